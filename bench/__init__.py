@@ -1,6 +1,7 @@
-"""Every figure beside its floor and its peers, measured in one run.
+"""Benchmarks: every figure with its floors and its peers, measured in the same run.
 
-`python -m bench [kernels|captures|live|...]` prints a table and writes `bench/out/*.json`. Floors
-(C, memcpy, raw sockets) and candidates take turns within the run, so that a busy machine slows all
-of them alike: a ratio is worth more than any figure alone.
+`python -m bench [kernels|captures|live|...]` prints a table and writes `bench/out/*.json`. A floor
+is the fastest way to do the same work (C, memcpy, raw sockets). Floors and candidates alternate
+within a run, so that other load on the machine affects them equally: ratios are more reliable than
+absolute figures.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench [PART...]`: run the parts named and what belongs to them, or all there are."""
+"""`python -m bench [PART...]`: run the named parts and their companions, or all parts."""
 
 import importlib
 import importlib.util
@@ -8,19 +8,18 @@ from pathlib import Path
 from bench.harness import Result
 from bench.results import show, write
 
-# A part is a module with `measure()`, which gives lines or other results; its docstring's first
-# line says what it does.
+# A part is a module with `measure()`, which returns results; the first line of its docstring is its
+# description.
 PARTS = (
     "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
     "pipeline", "streaming", "collect",
 )  # fmt: skip
-# What belongs together: sessions of mplex and Nerdbank beside raw sockets, beside their peers, and
-# how their streams get on.
+# Companions: mplex and Nerdbank sessions beside raw sockets, beside their peers, and fairness.
 RUN_WITH = {"live": ("live", "pairs", "fairness")}
 
 
 def with_companions(names: list[str]) -> list[str]:
-    """These parts, each once, with what belongs to them."""
+    """The named parts and their companions, each once."""
     return list(dict.fromkeys(part for name in names for part in RUN_WITH.get(name, (name,))))
 
 

@@ -1,4 +1,4 @@
-"""Live candidates in turns: wall seconds as each reports them, CPU seconds of all its processes."""
+"""Alternating runs of live candidates: reported wall time, and CPU time of all its processes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Act = Callable[[], Awaitable[float]]  # seconds
 
 
 class CandidateFailed(Exception):
-    """A candidate could not do it; the text says what happened."""
+    """A candidate failed; the message gives the reason."""
 
 
 @dataclass
 class Candidate:
-    """One way to do a line's work. The first of a comparison is the one that is measured."""
+    """One implementation of a line's work. The first of a comparison is the one under test."""
 
     name: str
     act: Act
-    pids: Sequence[int] = ()  # processes that work for it; none: this one alone
+    pids: Sequence[int] = ()  # its processes; empty: only this one
     target: float | None = None
-    amount: float = 0.0  # its work, if it is not the line's
+    amount: float = 0.0  # its amount of work, if different from the line's
 
 
 @dataclass
 class Workload:
-    """What a line is made of: how much, in which unit, how it is shown."""
+    """The amount of work of a line, its unit, and how it is printed."""
 
     amount: float
     unit: str
@@ -43,7 +43,7 @@ class Workload:
 
 
 def cpu_seconds_of(pids: Sequence[int]) -> float:
-    """CPU seconds that these processes have used, to the nanosecond where the system says it."""
+    """CPU seconds used by these processes, in nanosecond resolution where available."""
     total = 0.0
     for pid in pids or (os.getpid(),):
         try:
@@ -59,9 +59,9 @@ def cpu_seconds_of(pids: Sequence[int]) -> float:
 
 
 async def compare(name: str, candidates: Sequence[Candidate], work: Workload) -> Line:
-    """Everybody once a round, who goes first changes; one round before the first is not counted.
+    """Run every candidate once per round, in rotating order, after an uncounted warm-up round.
 
-    A candidate of others that fails is said and left out; ours must not fail.
+    A third-party candidate that fails is reported and left out; a failure of polymux raises.
     """
     left = list(candidates)
     ours = left[0]
@@ -98,12 +98,12 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Workload) ->
 
 
 def required_time(name: str, seconds: float, amount: float = 0.0) -> Floor:
-    """A fixed time for so much work (0: the line's), as a floor that must be reached."""
+    """A floor that is a fixed time for `amount` of work (0: the line's)."""
     times = Times()
     times.add(seconds, seconds)
     return Floor(name, times, 1.0, amount)
 
 
 def equal_share(total: int, parts: int) -> int:
-    """An equal share, one at least."""
+    """An equal share, at least one."""
     return max(1, total // parts)

@@ -1,7 +1,7 @@
-"""The other process of `collect`: sends prepared bytes to a port as fast as they are taken.
+"""The sending process of `collect`: sends prepared bytes to a port as fast as possible.
 
-A line of JSON on standard input is an order: port, the bytes to begin with, those to repeat and
-how often, those to end with. The answer is a line when the peer has answered or ended.
+Each JSON line on standard input is a command: the port, the first bytes, the bytes to repeat and
+how often, and the last bytes. A line is printed when the peer has answered or ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes to measure with: frames of three protocols, written without polymux's own code."""
+"""Traffic for benchmarks: frames of three protocols, encoded without polymux's own code."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 DIALER, ACCEPTOR = 0, 1
-WINDOW = 64 * 1024 * 1024  # the largest window that is believed
+WINDOW = 64 * 1024 * 1024  # largest window that polymux accepts
 
-Step = tuple[int, bytes]  # who sends, and what
+Step = tuple[int, bytes]  # side, bytes
 
 
 def varint(value: int) -> bytes:
@@ -26,7 +26,7 @@ def mplex_frame(number: int, flag: int, payload: bytes = b"") -> bytes:
 
 
 def msgpack_int(value: int) -> bytes:
-    """A msgpack integer in its shortest form."""
+    """Encode a msgpack integer in its shortest form."""
     if value < 0:
         return bytes([value & 255])
     if value < 128:
@@ -51,7 +51,7 @@ def nerdbank_frame(code: int, number: int, source: int, payload: bytes = b"") ->
 
 @dataclass
 class Traffic:
-    """One conversation: what opens its streams, then `frames` frames of content by the dialer."""
+    """One connection: bytes that open its streams, then `frames` content frames of the dialer."""
 
     protocol: str
     opening: list[Step]
@@ -60,7 +60,7 @@ class Traffic:
 
 
 def mplex_content(sizes: Iterable[int], streams: int, seed: int, whole: bool) -> Traffic:
-    """Content on random streams of `streams`. `whole`: a size is that of the frame, header too."""
+    """Content on random streams of `streams`. `whole`: sizes include the header."""
     rng = Random(seed)
     opening = b"".join(mplex_frame(2 * n + 1, 0) for n in range(streams))
     out = []
@@ -121,11 +121,11 @@ def mixed_sizes(total_bytes: int, seed: int = 2) -> list[int]:
     return sizes
 
 
-# --- conversations that break rules, to see that two implementations say the same
+# Traffic with violations, to compare two implementations
 
 
 def random_frames(protocol: str, steps: int = 4000, seed: int = 3) -> list[Step]:
-    """Frames of every kind on few ids by both sides, in an order that no peer would choose.
+    """Frames of every kind on few ids by both sides, in random order.
 
     No id is opened twice by a side: which use of an id a late frame is about takes a history of
     that id, which the C reference does not keep.
@@ -145,7 +145,7 @@ def random_frame(protocol: str, rng: Random, opened: set[tuple[int, int]]) -> St
         elif flag == 0:
             opened.add((side, number))
         frame = mplex_frame(number, flag, payload if flag < 3 or rng.random() < 0.1 else b"")
-        if rng.random() < 0.01:  # a length in two bytes where one would do
+        if rng.random() < 0.01:  # a length that is not in its shortest form
             frame = varint(number * 8 + flag) + b"\x80\x00"
         return side, frame
     code = rng.choice((0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9))

@@ -1,4 +1,4 @@
-"""Captures to measure with: many TCP connections, written without polymux's own code."""
+"""Captures for benchmarks: many TCP connections, written without polymux's own code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SERVER = bytes([10, 1, 0, 1]), 9000
 
 
 def client_packet(flow: int, seq: int, ack: int, flags: int, payload: bytes) -> bytes:
-    """What the client of connection number `flow` sends."""
+    """The data of the client of connection number `flow`."""
     return packet((client(flow), SERVER), seq, ack, flags, payload)
 
 
 def server_packet(flow: int, seq: int, ack: int, flags: int, payload: bytes = b"") -> bytes:
-    """What it is sent."""
+    """The data of its server."""
     return packet((SERVER, client(flow)), seq, ack, flags, payload)
 
 
@@ -36,7 +36,7 @@ def client(flow: int) -> tuple[bytes, int]:
 def packet(
     ends: tuple[tuple[bytes, int], tuple[bytes, int]], seq: int, ack: int, flags: int, data: bytes
 ) -> bytes:
-    """Ethernet, IPv4, TCP; checksums are left to the network card, as captures have it."""
+    """Ethernet, IPv4, TCP; without checksums, as in captures of a sender with offloading."""
     (source, port), (target, port_there) = ends
     ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 1, 0x4000, 64, 6, 0) + source + target
     tcp = struct.pack(">HHIIBBHHH", port, port_there, seq, ack, 80, flags, 512, 0, 0)
@@ -94,7 +94,7 @@ def packets_carrying(data: bytes, flows: int, segment: int = 1448) -> Iterator[P
 
 
 def record(at: int, data: bytes) -> bytes:
-    """A packet as classic pcap has it."""
+    """A packet in classic pcap format."""
     second, rest = divmod(at, 10**9)
     return struct.pack("<IIII", second, rest // 1000, len(data), len(data)) + data
 

@@ -1,4 +1,4 @@
-"""Capture files to references, and to the bytes of each flow; against memcpy, dpkt and tshark."""
+"""Captures to packet references and to reassembled bytes; against memcpy, dpkt and tshark."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from bench.harness import (
 from polymux.capture import index_file, read_sessions
 
 PAYLOAD = 48 * 1024 * 1024
-LISTED = 100_000_000  # bytes of the capture that `ls` is given
-SLOW = 3  # rounds for those who take their time
+LISTED = 100_000_000  # bytes of the capture for `ls`
+SLOW = 3  # rounds for slow candidates
 
 
 def measure() -> list[Result]:
@@ -48,7 +48,7 @@ def measure() -> list[Result]:
 
 
 def scan(form: str, path: Path, data: bytes, count: int) -> Line:
-    """Every packet to its flow, instant and place."""
+    """Flow, timestamp and file offset of every packet."""
 
     def ours() -> None:
         index = index_file(str(path))
@@ -79,7 +79,7 @@ def by_dpkt(path: Path, count: int) -> None:
 
 
 def by_tshark(path: Path) -> Times:
-    """The same fields with tshark, its start included."""
+    """The same fields with tshark, including its start."""
     fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
     times = Times()
     for _ in range(SLOW):
@@ -88,7 +88,7 @@ def by_tshark(path: Path) -> Times:
 
 
 def time_child(command: list[str], times: Times) -> None:
-    """Run another program; the CPU time is its own."""
+    """Run another program and measure its CPU time."""
     before = getrusage(RUSAGE_CHILDREN)
     time_call(
         lambda: subprocess.run(
@@ -101,7 +101,7 @@ def time_child(command: list[str], times: Times) -> None:
 
 
 def reassembly(path: Path, data: bytes) -> Line:
-    """Every session's bytes in order, joined batch by batch: what the analysis is fed with."""
+    """Every session's bytes in order, in batches: the input of the analysis."""
 
     def ours() -> None:
         size = 0
@@ -118,7 +118,7 @@ def reassembly(path: Path, data: bytes) -> Line:
 
 
 def listing(path: Path) -> Line:
-    """`polymux ls` from a cold process: what a person waits for."""
+    """`polymux ls` in a new process."""
     sizes = mixed_sizes(LISTED // 20)
     made = content("mplex", sizes, 100)
     talk = b"".join(data for _, data in made.opening) + made.content

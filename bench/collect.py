@@ -1,4 +1,4 @@
-"""The collector beside a plain server that writes the same bytes, and the delay to table rows."""
+"""The collector against a plain server that writes the same bytes, and the delay to table rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from polymux.record import Collector
 
 FRAME_BYTES = 64 * 1024  # bytes of payload
 FRAME_COUNT = 3072  # 192 MiB
-FRAMES_PER_WRITE = 16  # frames that the sender hands over at once
+FRAMES_PER_WRITE = 16
 MIN_SPEED_RATIO = 0.5  # of the plain server's speed
-DELAY_SAMPLES = 6  # rows whose delay is taken
+DELAY_SAMPLES = 6
 
 Act = Callable[[], Awaitable[None]]
 
 
 class PlainServer(asyncio.Protocol):
-    """What one would write without polymux: bytes to a file, synced before they are answered."""
+    """A server without polymux: writes bytes to a file and syncs it before it answers."""
 
     folder = ""
     sync = True
@@ -52,7 +52,7 @@ class PlainServer(asyncio.Protocol):
 
 
 class PlainUnsynced(PlainServer):
-    """The same without a sync: what is answered may be lost."""
+    """The same without a sync: acknowledged data may be lost."""
 
     sync = False
 
@@ -64,7 +64,7 @@ class SenderProcess:
         self._process = process
 
     async def send(self, port: int, times: int, half: bool) -> None:
-        """Bytes of mplex: a stream, its frames, its end."""
+        """Send one mplex stream: its opening, its frames, its end."""
         body = b"".join(mplex_frame(0, 2, bytes(FRAME_BYTES)) for _ in range(FRAMES_PER_WRITE))
         order = {
             "port": port, "open": "000161", "body": body.hex(), "times": times, "end": "0400",
@@ -144,7 +144,7 @@ async def speeds(folder: Path) -> list[Line]:
 
 
 async def measure_alternating(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
-    """Each in turn, who goes first changing; the first round is not counted."""
+    """Run both alternately, in rotating order; the first round is not counted."""
     names = list(candidates)
     times = {name: Times() for name in names}
     for turn in range(harness.EFFORT.rounds + 1):
@@ -154,14 +154,14 @@ async def measure_alternating(candidates: dict[str, Act], folder: Path) -> dict[
             await candidates[name]()
             if turn:
                 times[name].add(time.perf_counter() - wall, time.process_time() - cpu)
-            for path in folder.glob("*/*.pcapng*"):  # what is published is not needed
+            for path in folder.glob("*/*.pcapng*"):  # published files are not needed
                 if not path.name.endswith(".part"):
                     path.unlink(missing_ok=True)
     return times
 
 
 def delay(folder: Path) -> Figure:
-    """From the last byte a sender sends to the row of it in the content table."""
+    """Measure from a sender's last byte to its row in the content table."""
     from polymux.spark import spark_session
     from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following
@@ -193,7 +193,7 @@ async def delays(captures: Path, tables: Path) -> list[float]:
                 await stream.receive()
             while content_files(tables) == rows:
                 await asyncio.sleep(0.01)
-            if number:  # the first batch of a new Spark is no measure
+            if number:  # the first batch of a new session is slower
                 samples.append(time.perf_counter() - begun)
     return samples
 

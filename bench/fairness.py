@@ -1,4 +1,4 @@
-"""How streams of all protocols get on: pings alone and beside bulk, fairness, memory."""
+"""Streams under load, in all protocols: ping latency alone and beside bulk, and fairness."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bench.peer_process_work import DONE
 from bench.raw_actions import raw_tcp, tcp_pings
 from tests.interop.node_peer import PeerFailed
 
-PINGS = 100  # a round
-LOAD_BYTES = 16_000_000  # bytes that go beside them
+PINGS = 100  # per round
+LOAD_BYTES = 16_000_000  # bulk data beside the pings
 SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
-MAX_PING_SECONDS = 0.005  # a ping beside bulk may take so long, or five times what it takes alone
+MAX_PING_SECONDS = 0.005  # beside bulk, or five times the latency without
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
 FAIRNESS_STREAMS = 10
-FAIRNESS_STREAM_BYTES = 3_000_000  # bytes of each of the ten
+FAIRNESS_STREAM_BYTES = 3_000_000
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux")
 
 Ping = Callable[[], Awaitable[None]]
@@ -65,11 +65,11 @@ async def npm_pairs(
     return [await stack.enter_async_context(npm.npm_pair("omnistreams"))]
 
 
-# --- what each protocol of ours calls a ping, and bulk
+# Pings and bulk in each protocol
 
 
 class OwnProtocol:
-    """One protocol of ours, for pings and bulk."""
+    """One protocol of polymux, for pings and bulk."""
 
     def __init__(self, protocol: str, session: Any, other: PeerProcess) -> None:
         self.protocol = protocol
@@ -86,7 +86,7 @@ class OwnProtocol:
 
     @contextlib.asynccontextmanager
     async def pinging(self) -> Any:
-        """A coroutine function that does one round trip of 16 bytes."""
+        """Return a coroutine function that does one round trip of 16 bytes."""
         session = self.session
         data = bytes(16)
         if self.protocol == "streamux":
@@ -136,7 +136,7 @@ class OwnProtocol:
                 pass
 
     async def bulk(self, size: int) -> None:
-        """One stream's worth; returns when the other side has it all."""
+        """Send on one stream; return when the peer has received everything."""
         session = self.session
         if self.protocol == "streamux":
             await streamux.bulk(session, max(streamux.CHUNK, size), 1)()
@@ -164,13 +164,13 @@ class OwnProtocol:
         return found
 
 
-# --- pings
+# Pings
 
 
 async def ping_lines(
     other: PeerProcess, ours: OwnProtocol, sides: list[pairs.ForeignPair]
 ) -> list[Line]:
-    """Round trips of 16 bytes: alone, and while another stream sends all it can."""
+    """Round trips of 16 bytes: alone, and while another stream sends as fast as possible."""
     names = ["polymux", "raw TCP", *(side.name for side in sides)]
     found: dict[tuple[str, bool, str], Times] = {
         (name, busy, rank): Times()
@@ -186,7 +186,7 @@ async def ping_lines(
                 for name in names[shift:] + names[:shift]:
                     side = next((each for each in sides if each.name == name), None)
                     if side is not None and side.name == "npm libp2p-mplex":
-                        continue  # it has no stream that could be named `echo`
+                        continue  # it has no stream names
                     pids = ours.pids if side is None else side.pids
                     cpu = cpu_seconds_of(pids)
                     if name == "raw TCP":
@@ -232,11 +232,11 @@ def percentile(seconds: list[float], rank: int = 99) -> float:
     return sorted(seconds)[min(len(seconds) - 1, len(seconds) * rank // 100)]
 
 
-# --- fairness
+# Fairness
 
 
 async def fairness(ours: OwnProtocol) -> Figure:
-    """Ten equal streams begun together: are they done together? Jain's index of their rates."""
+    """Jain's fairness index of the rates of ten equal streams that start together."""
     size = harness.EFFORT.scaled(FAIRNESS_STREAM_BYTES, 65536)
     samples = []
 
@@ -252,5 +252,5 @@ async def fairness(ours: OwnProtocol) -> Figure:
 
 
 def jain(rates: list[float]) -> float:
-    """1 if all are equal, 1/n if one has everything."""
+    """Jain's index: 1 if all are equal, 1/n if one has everything."""
     return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))

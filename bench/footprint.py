@@ -1,7 +1,7 @@
-"""Memory of an idle stream and of an idle session, by what a fresh process grows.
+"""Memory of an idle stream and of an idle session, measured in a new process.
 
-Run as `python -m bench.footprint PROTOCOL PORTS STREAMS SESSIONS` it prints the bytes of each, by
-the dialing side: resident memory after, less resident memory before, by how many there are.
+`python -m bench.footprint PROTOCOL PORTS STREAMS SESSIONS` prints the bytes of each on the dialing
+side: the growth of resident memory divided by their number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.peer_process import PeerProcess
 from bench.raw_actions import dial
 from bench.raw_endpoints import RawClient
 
-MAX_MPLEX_STREAM_BYTES = 2048  # bytes that an idle mplex stream may take
+MAX_MPLEX_STREAM_BYTES = 2048
 # streams, sessions; omnistreams has 256 ids a session
 AMOUNTS = {
     "mplex": (20000, 200),
@@ -31,7 +31,7 @@ AMOUNTS = {
     "minmux": (5000, 200),
     "raw TCP": (0, 200),
 }
-ROUNDS = 2  # each a process of its own
+ROUNDS = 2  # each in a new process
 
 
 async def footprint_lines(other: PeerProcess) -> list[Result]:
@@ -53,7 +53,7 @@ async def footprint_lines(other: PeerProcess) -> list[Result]:
 
 
 async def measure_in_fresh_process(other: PeerProcess, protocol: str) -> dict[str, float]:
-    """What a fresh process says of itself."""
+    """Run the measurement in a new process and parse its output."""
     streams, sessions = AMOUNTS[protocol]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.footprint", protocol, json.dumps(other.ports),
@@ -65,7 +65,7 @@ async def measure_in_fresh_process(other: PeerProcess, protocol: str) -> dict[st
     return chunks
 
 
-# --- in the fresh process
+# In the new process
 
 
 def resident() -> int:
@@ -93,11 +93,11 @@ async def measure_footprint(
         print(json.dumps(found), flush=True)
         del warm
         sys.stdout.flush()
-        psutil.Process().kill()  # thousands of streams need no farewell
+        psutil.Process().kill()  # without closing thousands of streams
 
 
 class AttachedPeer(PeerProcess):
-    """The partner, as a process that did not start it knows it."""
+    """The peer process, for a process that did not start it."""
 
     def __init__(self, ports: dict[str, int]) -> None:
         self.ports = ports
@@ -110,8 +110,8 @@ async def enter_session(stack: contextlib.AsyncExitStack, other: PeerProcess, pr
 
 
 async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> list[Any]:
-    """So many streams, open and with nothing in them. Streamux: requests of which a first chunk
-    has been sent. Minmux: streams the peer has given credit for."""
+    """Open idle streams. Streamux: requests of which the first chunk was sent. Minmux: streams for
+    which the peer has granted credit."""
     from bench.minmux import request_streams
 
     if protocol == "minmux":
@@ -125,7 +125,7 @@ async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> l
     if protocol == "streamux":
         for exchange in held:
             await exchange.send(b"x")
-            await exchange.send(b"y")  # what is sent last is held back
+            await exchange.send(b"y")  # the last chunk is held back
     await asyncio.sleep(0.2)
     return held
 

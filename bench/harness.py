@@ -1,4 +1,4 @@
-"""Taking times: candidates and floors in turns, the best and the median of each, and ratios."""
+"""Timing: alternating runs of candidates and floors, best and median of each, and ratios."""
 
 from __future__ import annotations
 
@@ -13,41 +13,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
-MAX_ROUNDS_FACTOR = 4  # times as many rounds where they are quick
+MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
 
 
 @dataclass
 class Effort:
-    """How much the live parts do. Tests turn it down; a benchmark's figures need all of it."""
+    """How much work the live parts do. Tests reduce it; real figures need all of it."""
 
-    rounds: int = ROUNDS  # at least
-    seconds: float = 4.0  # that a line is measured for, if few rounds take less: moods pass
-    work_share: float = 1.0  # of the work of each line
-    third_party: bool = (
-        True  # are packages of others started, and installed where they are missing?
-    )
+    rounds: int = ROUNDS  # fewest rounds
+    seconds: float = 4.0  # a faster line is repeated for this long, to average out load
+    work_share: float = 1.0  # factor for the work of each line
+    third_party: bool = True  # run packages of others, and install them if needed
 
     def scaled(self, amount: int, step: int = 1) -> int:
-        """So much of `amount`, in whole steps, one at least."""
+        """Scale `amount` by `work_share`, in multiples of `step` and at least one."""
         return max(1, int(amount * self.work_share) // step) * step
 
     def round_numbers(self, lines: int = 1, rounds: int = 0) -> Iterator[int]:
-        """Numbers of the rounds in which so many lines are measured: `rounds`, or as many as usual,
-        and more where they are quick."""
+        """Yield round numbers: `rounds` of them (0: the default), and more while they are fast."""
         began = time.perf_counter()
         rounds = rounds or self.rounds
-        for turn in itertools.count():
-            lasted = time.perf_counter() - began
-            if turn >= rounds * (MAX_ROUNDS_FACTOR if lasted < self.seconds * lines else 1):
+        for number in itertools.count():
+            elapsed = time.perf_counter() - began
+            if number >= rounds * (MAX_ROUNDS_FACTOR if elapsed < self.seconds * lines else 1):
                 return
-            yield turn
+            yield number
 
 
 EFFORT = Effort()
 
 
 class Times:
-    """Wall and CPU seconds of one candidate, a pair a round."""
+    """Wall and CPU seconds of one candidate, one pair per round."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []
@@ -65,7 +62,7 @@ class Times:
 
 
 def time_call(act: Callable[[], object], times: Times) -> None:
-    """Run `act` once. What it returns is freed after the clocks were read."""
+    """Run `act` once. Its result is freed after the clocks are read."""
     gc.collect()
     gc.disable()
     try:
@@ -80,10 +77,10 @@ def time_call(act: Callable[[], object], times: Times) -> None:
 def measure_alternating(
     candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS
 ) -> dict[str, Times]:
-    """Run every candidate once a round; who goes first changes from round to round.
+    """Run every candidate once per round, in rotating order.
 
-    One round before the first warms caches and is not counted. What is quick is measured for a
-    while, in more rounds: a few could all fall into one mood of the machine.
+    A warm-up round is not counted. Fast candidates run more rounds, so that a short burst of other
+    load does not affect all of them.
     """
     names = list(candidates)
     times = {name: Times() for name in names}
@@ -97,30 +94,30 @@ def measure_alternating(
 
 
 def memcpy_of(data: bytes) -> Callable[[], object]:
-    """memcpy of these bytes into memory that is there already."""
+    """memcpy of these bytes into allocated memory."""
     target = ctypes.create_string_buffer(len(data))
     return lambda: ctypes.memmove(target, data, len(data))
 
 
 @dataclass
 class Floor:
-    """What a line is held against. `target` is a ratio of speeds; None: shown for comparison."""
+    """What a line is compared with. `target` is the required ratio of speeds; None: informative."""
 
     name: str
     times: Times
     target: float | None = None
-    amount: float = 0.0  # work done in its times; 0: as much as the line's
+    amount: float = 0.0  # its amount of work; 0: the same as the line's
 
 
 @dataclass
 class Comparison:
-    """One line against one floor."""
+    """The comparison of one line with one floor."""
 
     floor: str
     value: float
     ratio: float
     target: float | None
-    other_clock: float = 0.0  # the floor's best by the clock that does not decide
+    other_clock: float = 0.0  # the floor's best by the other clock
 
     @property
     def met(self) -> bool | None:
@@ -129,9 +126,10 @@ class Comparison:
 
 @dataclass
 class Line:
-    """One figure: `amount` of `unit` in the times taken, and what it is held against.
+    """One figure: `amount` of `unit` in the measured times, and its floors.
 
-    `rate` units are shown as amount a second divided by `scale`, others as nanoseconds for one.
+    With a `scale` it is printed as amount per second divided by `scale`, otherwise as nanoseconds
+    per unit.
     """
 
     name: str
@@ -140,7 +138,7 @@ class Line:
     unit: str
     floors: list[Floor] = field(default_factory=list)
     clock: str = "cpu"
-    scale: float = 0.0  # 0: nanoseconds for one
+    scale: float = 0.0  # 0: nanoseconds per unit
     note: str = ""
     part: str = ""
 
@@ -158,7 +156,7 @@ class Line:
 
     @property
     def other_clock(self) -> float:
-        """The best by the clock that does not decide: wall for kernels, CPU for sockets."""
+        """The best by the other clock: wall for kernels, CPU for sockets."""
         return self.figure(max(1e-9, self.times.best("wall" if self.clock == "cpu" else "cpu")))
 
     def comparisons(self) -> list[Comparison]:
@@ -196,7 +194,7 @@ class Line:
 
 @dataclass
 class Bound:
-    """A fixed value that a figure is held against; with `target` 1.0 it is a demand."""
+    """A fixed value to compare a figure with; with `target` 1.0 it is required."""
 
     name: str
     value: float
@@ -205,7 +203,7 @@ class Bound:
 
 @dataclass
 class Figure:
-    """A line that is no time: bytes, an index, a share. `more`: is more better?"""
+    """A figure that is not a time: bytes, an index, a share."""
 
     name: str
     samples: list[float]
@@ -225,10 +223,7 @@ class Figure:
         return statistics.median(self.samples)
 
     def comparisons(self) -> list[Comparison]:
-        """Of the median, since no other load could have made a figure look worse than it is.
-
-        A ratio over 1 is better than the bound, whichever way better is.
-        """
+        """Compare the median with the bounds. A ratio over 1 is better than the bound."""
         found = []
         middle = max(1e-9, self.median)
         for bound in self.bounds:
@@ -251,7 +246,7 @@ class Figure:
 
 @dataclass
 class NotMeasured:
-    """A peer that could not be measured, and why: a line of the table like any other."""
+    """A line of the table for a peer that could not be measured, with the reason."""
 
     name: str
     reason: str
@@ -268,7 +263,7 @@ Result = Line | Figure | NotMeasured
 
 
 def missed_targets(lines: Iterable[Result]) -> list[tuple[Result, Comparison]]:
-    """The lines that do not reach a target of theirs."""
+    """The lines that miss one of their targets."""
     return [
         (line, verdict) for line in lines for verdict in line.comparisons() if verdict.met is False
     ]

@@ -1,4 +1,4 @@
-"""The same work on the plain source, in a child: the figure for "interpreted"."""
+"""The same work on the interpreted source, in a child process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAMES = 5000
 
 
 def run_interpreted(work: str, protocol: str) -> tuple[Times, float]:
-    """Times of `loop` or `scan` on the plain source, and the frames it was done on."""
+    """Times of `loop` or `scan` on the interpreted source, and the number of frames."""
     root = Path(__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     command = [sys.executable, "-m", "bench.interpreted", work, protocol, str(ROUNDS)]
@@ -36,7 +36,7 @@ def run_interpreted(work: str, protocol: str) -> tuple[Times, float]:
 
 
 def main(work: str, protocol: str, rounds: int) -> None:
-    assert connection.__file__.endswith(".py"), "this must run the plain source"
+    assert connection.__file__.endswith(".py"), "this must run the interpreted source"
     traffic = content(protocol, [64] * FRAMES)
     taken = []
     for _ in range(rounds):
@@ -45,9 +45,9 @@ def main(work: str, protocol: str, rounds: int) -> None:
             observer.feed(side, data, 0)
         act: Callable[[], object]
         if work == "scan":
-            chain = HeaderScan(FRAMES)
-            book = observer.protocol
-            act = lambda: chain.read(book, 0, traffic.content, 0, 0)  # noqa: B023, E731
+            scan = HeaderScan(FRAMES)
+            protocol_state = observer.protocol
+            act = lambda: scan.read(protocol_state, 0, traffic.content, 0, 0)  # noqa: B023, E731
         else:
             act = lambda: observer.feed(0, traffic.content, 0)  # noqa: B023, E731
         wall, cpu = time.perf_counter(), time.process_time()

@@ -19,7 +19,7 @@ from polymux.protocols.registry import create
 
 FRAMES = 100_000
 WINDOW = 512 * 1024
-LARGE = 48 * 1024 * 1024  # bytes where memory is the floor: more than any cache holds
+LARGE = 48 * 1024 * 1024  # bytes; more than any cache holds
 CHUNK = 64 * 1024
 
 Act = Callable[[], object]
@@ -54,7 +54,7 @@ def opened_observer(traffic: Traffic) -> Observer:
 
 
 def feed(observer: Observer, pieces: list[bytes]) -> None:
-    """As the analysis does: full batches of rows are handed on, here to nobody."""
+    """Take full batches of rows, as the analysis does, and drop them."""
     rows = observer.rows
     assert rows is not None
     for piece in pieces:
@@ -63,7 +63,7 @@ def feed(observer: Observer, pieces: list[bytes]) -> None:
 
 
 def whole_loop(protocol: str, reference: Reference | None) -> Line:
-    """Header, look-up, judge, apply, row: 64-byte frames on 1,000 streams in random order."""
+    """Decode, look up, validate, apply, write a row: 64-byte frames on 1,000 streams at random."""
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
     pieces = [data[at : at + WINDOW] for at in range(0, len(data), WINDOW)]
@@ -92,7 +92,7 @@ def whole_loop(protocol: str, reference: Reference | None) -> Line:
 
 
 def windowed_loop(protocol: str, name: str, sizes: list[int]) -> Line:
-    """The same loop over much data: copied window by window, as it is read from a file."""
+    """The same loop over much data, copied window by window as from a file."""
     traffic = content(protocol, sizes)
     data = traffic.content
     observer = opened_observer(traffic)
@@ -135,7 +135,7 @@ def receive_small() -> Line:
     def theirs() -> int:
         return sum(len(plain.receive(piece)) for piece in pieces)
 
-    # A frame cut by a chunk's end comes as two events of ours.
+    # A frame that is split between two chunks gives two events.
     assert theirs() == FRAMES <= ours() <= FRAMES + len(pieces)
     times = measure_alternating({"polymux": ours, "pure": theirs, "memcpy": memcpy_of(data)})
     floors = [Floor("tuned pure Python", times["pure"], 7.0), Floor("memcpy", times["memcpy"])]
@@ -143,7 +143,7 @@ def receive_small() -> Line:
 
 
 def receive_parts() -> Line:
-    """Content of 64 KB in chunks of 64 KB: handed on in parts, no byte is copied."""
+    """Content of 64 KB in chunks of 64 KB, delivered in parts without copying."""
     count = 400
     data = content("mplex", [65536] * count, 1, whole=False).content
     pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]

@@ -16,7 +16,7 @@ import polymux
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import ACCEPTOR
 
-SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload bytes; MB that are sent
+SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload bytes, MB to send
 RAW = 128  # MB
 RECEIVE_STREAMS = {100: 0.20, 1024: 0.45, 4096: 0.70, 65536: 0.80}
 RECEIVE_EVENTS = {100: 0.10, 1024: 0.45, 4096: 0.50, 65536: 0.75}
@@ -55,11 +55,11 @@ async def measure_alternating(candidates: dict[str, Act]) -> dict[str, Times]:
     return times
 
 
-# --- receiving: the partner sends formed frames as fast as its socket takes them
+# Receiving: the peer process sends encoded frames as fast as its socket accepts them
 
 
 class CountingReceiver(asyncio.Protocol):
-    """Raw asyncio: counts bytes until the other side ends."""
+    """Raw asyncio: counts bytes until the peer ends."""
 
     def __init__(self, done: asyncio.Future[None], on_data: Callable[[bytes], None] | None) -> None:
         self.done = done
@@ -77,7 +77,7 @@ class CountingReceiver(asyncio.Protocol):
 
 
 def receiving(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
-    """Receive frames of `size` bytes: `raw`, as `events`, or as one of our `streams`."""
+    """Receive frames of `size` bytes: `raw`, as `events`, or as one of polymux's `streams`."""
     opening, frame = mplex_frame(1, 0), mplex_frame(1, 2, bytes(size))
     byte_count = megabytes * 1_000_000 // len(frame) * len(frame)
 
@@ -132,11 +132,11 @@ async def receive_lines(other: PeerProcess) -> list[Line]:
     return lines
 
 
-# --- sending: the partner reads and forgets
+# Sending: the peer process reads and discards
 
 
 class BulkSender(asyncio.Protocol):
-    """Raw asyncio: writes 64 KB at a time while the transport takes it, then closes."""
+    """Raw asyncio: writes 64 KB at a time while the transport is writable, then closes."""
 
     def __init__(self, total_bytes: int, done: asyncio.Future[None]) -> None:
         self.left = total_bytes

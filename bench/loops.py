@@ -1,4 +1,4 @@
-"""The event loops that our sides run on: asyncio's own, and uvloop where it is installed."""
+"""The event loops of the benchmarks: asyncio's own, and uvloop where it is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def missing(loop: str) -> str | None:
-    """Why nothing can be measured on it here, or None."""
+    """Why a loop is not available, or None."""
     return f"{loop} is not installed" if importlib.util.find_spec(loop) is None else None
 
 

@@ -16,7 +16,7 @@ from bench.peer_process import start_peer
 from bench.peer_process_work import ORDER_STREAM_ID, ORDER_STRUCT
 from bench.raw_actions import raw_tcp, tcp_bulk
 
-# name, bytes, bytes of a write, streams, share of raw TCP that is wanted
+# name, bytes, bytes of a write, streams, required share of raw TCP
 LINES = (
     ("bulk, 1 stream", 32_000_000, 65536, 1, 0.25),
     ("64 B writes, 1 stream", 1_024_000, 64, 1, None),
@@ -57,14 +57,14 @@ async def measure_all() -> list[Result]:
 
 
 async def request_streams(session: Any, what: bytes, ids: Iterator[int], count: int) -> list[int]:
-    """Tell the partner to read (or echo) the next `count` streams: their ids."""
+    """Tell the peer process to read or echo the next `count` streams. Return their ids."""
     numbers = [next(ids) for _ in range(count)]
     await session.sender(ORDER_STREAM_ID).send(ORDER_STRUCT.pack(what, numbers[0], count))
     return numbers
 
 
 async def push(session: Any, number: int, byte_count: int, size: int) -> None:
-    """Until both sides have stopped, which the reader does when it has read everything."""
+    """Wait until both sides have stopped; the reader stops when it has read everything."""
     sender = session.sender(number)
     piece = bytes(size)
     for _ in range(max(1, byte_count // size)):
@@ -84,7 +84,7 @@ def bulk(session: Any, ids: Iterator[int], byte_count: int, size: int, streams: 
 
 
 def openings(session: Any, ids: Iterator[int], count: int, flight: int) -> Act:
-    """Streams of one write each, begun and ended. Nobody opens in Minmux: credit comes first."""
+    """Streams of one write each. Minmux has no opening: the peer grants credit first."""
 
     async def some(share: int) -> None:
         for _ in range(share):

@@ -1,4 +1,4 @@
-"""The npm packages at both ends, each end a Node process: the same work as our own pairs do."""
+"""The npm packages at both ends, each a Node process, doing the same work as polymux."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.interop.node_peer import Peer
 
 
 def missing() -> str | None:
-    """Why they cannot be measured here, or None."""
+    """Why they are not available, or None."""
     if not harness.EFFORT.third_party:
         return "left out by wish"
     return peers.missing()
@@ -28,7 +28,7 @@ class NpmPair:
         self.pids: Sequence[int] = (dialer.process.pid, acceptor.process.pid)
 
     def bulk(self, byte_count: int, size: int, streams: int) -> Act:
-        """From the first write until the other side has ended too (duplex packages)."""
+        """Duplex packages: from the first write until the peer has ended too."""
 
         async def act() -> float:
             reply = await self.dialer.call(
@@ -39,7 +39,7 @@ class NpmPair:
         return act
 
     def one_way_bulk(self, byte_count: int, size: int, **more: object) -> Act:
-        """One way (WebSocket packages): from the first byte to come to the last."""
+        """WebSocket packages, one way: from the first received byte to the last."""
 
         async def act() -> float:
             await self.acceptor.call("mode", incoming="sink", quiet=True)
@@ -57,7 +57,7 @@ class NpmPair:
         return act
 
     async def pings(self, count: int, load: int) -> list[float]:
-        """Round trips of 16 bytes, while `load` bytes go beside them (0: none)."""
+        """Round trips of 16 bytes, beside `load` bytes of bulk data (0: none)."""
         dialer = self.dialer
         if dialer.script == "omnistreams":
             busy = dialer.begin("blast", bytes=load, size=65536) if load else None

@@ -14,7 +14,7 @@ from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
 from bench.raw_actions import library_bulk, raw_websocket, websocket_bulk
 
-# name, messages, bytes of each, streams, how they are sent, share of our own bare WebSocket
+# name, messages, bytes of each, streams, how they are sent, required share of a bare WebSocket
 LINES = (
     ("64 KiB messages", 400, 65536, 1, "send", 0.5),
     ("64 B messages, await send", 16384, 64, 1, "send", None),
@@ -66,26 +66,26 @@ async def measure_all() -> list[Result]:
 
 
 def rate(count: int, size: int) -> Workload:
-    """Small messages are counted, large ones weighed."""
+    """Count small messages, and bytes of large ones."""
     return Workload(count / 1e3, "1000/s") if size < 1024 else Workload(count * size / 1e6, "MB/s")
 
 
 def library(other: PeerProcess, count: int, size: int) -> Candidate:
-    """The PyPI library `websockets`; small messages are slow there, so it is given fewer."""
+    """The PyPI library `websockets`, with fewer small messages because it is slow with them."""
     some = count // 8 if size < 1024 and count >= 8 else count
     act = library_bulk(other, some, size)
     return Candidate("websockets", act, other.pids, amount=rate(some, size).amount)
 
 
 def npm_candidate(couple: npm.NpmPair, count: int, size: int, streams: int) -> Candidate:
-    """The package must be left behind; raw npm ws has no streams and no credit: shown."""
+    """npm omnistreams must be slower; raw npm ws, without streams and credit, is informative."""
     if couple.dialer.script == "omnistreams":
         act = couple.one_way_bulk(count * size, size, streams=streams)
         return Candidate(couple.name, act, couple.pids, 1.0)
     return Candidate(couple.name, couple.one_way_bulk(count * size, size), couple.pids)
 
 
-# --- polymux
+# polymux
 
 
 async def push(session: Any, count: int, size: int, way: str) -> None:
@@ -105,7 +105,7 @@ async def push(session: Any, count: int, size: int, way: str) -> None:
 
 
 def bulk(session: Any, count: int, size: int, streams: int, way: str) -> Act:
-    """Until the other side's word for every stream that it was read to its end."""
+    """Wait until the peer has confirmed that it has read every stream to its end."""
 
     async def act() -> float:
         start = time.perf_counter()
@@ -119,7 +119,7 @@ def bulk(session: Any, count: int, size: int, streams: int, way: str) -> Act:
 
 
 def openings(session: Any, count: int, flight: int) -> Act:
-    """Open, wait for the first request, end: as the npm peer does it."""
+    """Open, wait for the first credit, end: like the npm peer."""
 
     async def some(share: int) -> None:
         for _ in range(share):

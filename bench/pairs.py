@@ -1,7 +1,7 @@
 """mplex and Nerdbank at both ends, beside the npm packages, py-libp2p, HTTP/2 and raw TCP.
 
-On asyncio's own loop; and what is made of many turns of the loop on uvloop too, which stands on the
-same library as the loop of Node.
+On asyncio's own loop; work with many loop iterations also on uvloop, which uses the same library as
+Node's loop.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BULK = (
 )
 MANY_STREAMS = BULK[2:3]
 OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
-TARGET_OPENINGS_PER_SECOND = 20_000  # a second, of mplex with 100 in flight
+TARGET_OPENINGS_PER_SECOND = 20_000  # mplex, 100 in flight
 PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",)}
 THIRD_PARTY_SCRIPTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",)}
 WORK_DIVISORS = {
     "PyPI libp2p": 16,
     "h2 (HTTP/2)": 4,
     "npm libp2p-mplex": 2,
-}  # do so many times less
+}  # slow peers do this many times less work
 
 ForeignPair = npm.NpmPair | ThirdPartyPair
 
@@ -82,8 +82,8 @@ async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]
 async def foreign_pairs(
     protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result], loop: str = loops.ASYNCIO
 ) -> list[ForeignPair]:
-    """The packages of others; one that is not to be had is a line that says so. Those in Python
-    are measured on asyncio's loop alone."""
+    """The third-party packages; one that is not available is a line with the reason. Those in
+    Python are measured on asyncio's loop only."""
     sides: list[ForeignPair] = []
     reason = npm.missing()
     if reason is None:
@@ -101,7 +101,7 @@ async def foreign_pairs(
 
 
 def target_ratio(side: ForeignPair) -> float | None:
-    """Who speaks the same protocol is to be left behind; HTTP/2 is a neighbour, shown."""
+    """Peers of the same protocol must be slower; HTTP/2 is informative."""
     return None if side.name == "h2 (HTTP/2)" else 1.0
 
 
@@ -134,18 +134,18 @@ def opening_candidates(
 ) -> list[Candidate]:
     candidates = [Candidate("polymux", openings(session, count, flight), other.pids)]
     for side in sides:
-        if side.name != "npm libp2p-mplex":  # ends a session that opens six a second
+        if side.name != "npm libp2p-mplex":  # it closes sessions that open more than six a second
             some = max(1, count // WORK_DIVISORS.get(side.name, 1) // flight) * flight
             act = side.openings(some, flight)
             candidates.append(Candidate(side.name, act, side.pids, target_ratio(side), some))
     return candidates
 
 
-# --- polymux
+# polymux
 
 
 async def push(session: Any, byte_count: int, size: int) -> None:
-    """Open a stream, send, end, and wait until the other side has ended it too."""
+    """Open a stream, send, end, and wait until the peer has ended it too."""
     stream = await session.open("bulk")
     payload = bytes(size)
     if size < 1024:

@@ -1,10 +1,9 @@
-"""The other process of the live benchmarks. Prints the ports it listens on, then obeys lines.
+"""The peer process of the live benchmarks: prints the ports it listens on, then runs commands.
 
-Started as `python -m bench.peer_process LOOP`. For each of our protocols it listens for peers and
-does what `peer_process_work` says, and for raw bytes and bare WebSockets what `raw_endpoints`
-says. Told
-`{"port": N, "bytes": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
-opening once and the frame over and over, as fast as a blocking socket takes it.
+Started as `python -m bench.peer_process LOOP`. It listens for each protocol of polymux
+(`peer_process_work`) and for raw bytes and bare WebSockets (`raw_endpoints`). For a line
+`{"port": N, "bytes": N, "opening": hex, "frame": hex}` on standard input it connects to that port
+and sends the opening once and the frame repeatedly, as fast as a blocking socket accepts it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def send_repeatedly(port: int, total_bytes: int, opening: bytes, frame: bytes) -
             while sock.recv(65536):
                 pass
         except OSError:
-            pass  # it closed first
+            pass  # the receiver closed first
 
 
 async def main() -> None:
@@ -60,14 +59,14 @@ async def main() -> None:
         order = json.loads(line)
         opening, frame = bytes.fromhex(order["opening"]), bytes.fromhex(order["frame"])
         loop.run_in_executor(None, send_repeatedly, order["port"], order["bytes"], opening, frame)
-    os._exit(0)  # whatever still runs was for nobody
+    os._exit(0)  # without waiting for tasks that still run
 
 
-# --- the side that starts it
+# In the process that starts it
 
 
 class PeerProcess:
-    """The other process, as the benchmark holds it."""
+    """A handle of the peer process."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
         self.process = process
@@ -85,7 +84,7 @@ class PeerProcess:
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
 
     def connect(self, name: str) -> contextlib.AbstractAsyncContextManager[Any]:
-        """A session of ours with the partner's listener of this name."""
+        """Connect to the peer process's listener of this name."""
         url, protocol, _ = HANDLERS[name]
         scheme = url.partition(":")[0]
         path = "/omnistreams" if scheme == "ws" else ""

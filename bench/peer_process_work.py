@@ -1,4 +1,4 @@
-"""What the partner does for each protocol of ours: echo what is to be echoed, read the rest."""
+"""What the peer process does in each protocol: echo some streams, read the rest."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Any
 
 import polymux
 
-# Benchmarks open more than peers should.
+# Benchmarks open more streams than the default limits allow.
 LIMITS = polymux.Limits(max_streams=65536, accept_backlog=65536, max_own_streams=65536)
-ORDER_STRUCT = struct.Struct(
-    ">cII"
-)  # of Minmux: what to do, first id, how many of the dialer's streams
-ORDER_STREAM_ID = 1  # the Minmux stream that brings such orders
-SINK_MARKER = (
-    b"s"  # the first byte of a Streamux request to be read, not echoed, where both may come
-)
+ORDER_STRUCT = struct.Struct(">cII")  # Minmux: action, first id, number of the dialer's streams
+ORDER_STREAM_ID = 1  # the Minmux stream with such orders
+SINK_MARKER = b"s"  # first byte of a Streamux request that is read, not echoed
 DONE = b"done"  # an omnistreams control message: a stream named `bulk` was read to its end
 
 
@@ -28,7 +24,7 @@ def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task.add_done_callback(tasks.discard)
 
 
-# --- mplex, Nerdbank: streams named `echo` are echoed, others are read to their end and closed
+# mplex, Nerdbank: streams named `echo` are echoed, others are read to their end and closed
 
 
 async def serve_stream(stream: Any) -> None:
@@ -44,7 +40,7 @@ async def serve_duplex(session: Any) -> None:
     await session.serve_streams(serve_stream, max_concurrent=LIMITS.max_streams)
 
 
-# --- omnistreams: a stream back for `echo`; a control message when one named `bulk` has ended
+# omnistreams: a stream back for `echo`; a control message when one named `bulk` has ended
 
 
 async def serve_receiver(session: Any, receiver: Any) -> None:
@@ -64,7 +60,7 @@ async def serve_one_way(session: Any) -> None:
     await session.serve_streams(partial(serve_receiver, session), max_concurrent=LIMITS.max_streams)
 
 
-# --- Streamux: requests are echoed, or read to their end and answered with nothing
+# Streamux: requests are echoed, or read to their end and answered with nothing
 
 
 async def echo_call(call: Any) -> None:
@@ -78,7 +74,7 @@ async def sink_call(call: Any) -> None:
 
 
 async def either_call(call: Any) -> None:
-    """For small requests and bulk on one session: what begins with SINK is bulk."""
+    """Small requests and bulk on one session: a request that begins with SINK_MARKER is bulk."""
     first = await call.receive()
     if first[:1] == SINK_MARKER:
         await sink_call(call)
@@ -93,7 +89,7 @@ def calls_handler(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awa
     return handle
 
 
-# --- Minmux: stream 1 says which streams to read, and which of them to echo on the next id
+# Minmux: stream 1 says which streams to read, and which of them to echo on the next id
 
 
 async def read_items(session: Any, number: int) -> None:
@@ -122,7 +118,7 @@ async def serve_items(session: Any) -> None:
         while len(orders) >= ORDER_STRUCT.size:
             what, first, count = ORDER_STRUCT.unpack_from(orders)
             orders = orders[ORDER_STRUCT.size :]
-            if what == b"h":  # hold: receivers that nobody reads
+            if what == b"h":  # hold: receivers that are not read
                 for number in range(first, first + 2 * count, 2):
                     session.receiver(number)
                 continue

@@ -1,4 +1,4 @@
-"""Captures to tables on Spark; against the same walk in plain processes, tshark and stock Spark.
+"""Captures to tables on Spark; against the same work without Spark, tshark and stock Spark.
 
 About six minutes on two cores. The captures are eight files of 500-byte packets that 64 mplex
 sessions of 100-byte frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES changes that.
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 CAPTURE_BYTES = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
 FILES = 8
 ROUNDS = 2
-QUICK_REPEATS = 3  # times a round, for what takes a second or less
-SIZES = (2, 4, 8)  # files, for time against size
+QUICK_REPEATS = 3  # per round, for what takes a second or less
+SIZES = (2, 4, 8)  # numbers of files, for the growth of time with size
 MAX_WORKER_BYTES = (256 << 20) + 2 * CaptureLimits().read_window_bytes
 MB = 1e6
 COMMAND = "from polymux.cli import main; main()"
@@ -62,7 +62,7 @@ def measure() -> list[Result]:
 
 
 def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]:
-    """What is measured in a session that is up, beside processes that are up."""
+    """Measurements in a running session, beside running processes."""
     with plain.processes() as pool, spark_session("local[*]") as spark:
         runs.tables(spark, paths[:1], folder / "warm-up")
         found = Rounds(spark, pool, paths, folder, frames)
@@ -96,7 +96,7 @@ def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]
 
 
 class Rounds:
-    """Every candidate and its floor once a round, in turns."""
+    """Runs every candidate and its floor once per round, alternately."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Rounds:
         return runs.tables(self.spark, self.paths[:files], self.folder / "spark")
 
     def streaming(self, paths: list[Path]) -> None:
-        """The steady state of a folder that is followed, beside a batch over the same bytes."""
+        """The steady state of following a folder, beside a batch over the same bytes."""
         ends = stream.run_streaming_query(self.spark, paths[0].parent, self.folder / "live")
         (begun, spent, _), (ended, spent_then, _) = ends[0], ends[-1]
         self.add_time("streaming", ended - begun, spent_then - spent)
@@ -165,7 +165,7 @@ def line(name: str, times: Times, size: int, *floors: Floor, note: str = "") -> 
 
 
 def growth(found: Rounds) -> Figure:
-    """How time grows with size, by all sizes together: 1 is in step with it."""
+    """The exponent with which time grows with size: 1 is linear."""
     names = [*(f"{files} files" for files in SIZES[:-1]), "tables"]
     times = [math.log(found.times[name].best("wall")) for name in names]
     slope = statistics.linear_regression([math.log(files) for files in SIZES], times).slope
@@ -174,8 +174,10 @@ def growth(found: Rounds) -> Figure:
 
 
 def commands(folder: Path, paths: list[str], size: int) -> list[Result]:
-    """The whole command from cold, beside the same walk from cold, and tshark: none of them
-    writes a report, whose cost is a line of its own."""
+    """The complete command in a new process, beside the same work without Spark, and tshark.
+
+    None of them writes a report, which is a separate line.
+    """
     ours, theirs, report = Times(), Times(), Times()
     for _ in range(2):
         shutil.rmtree(folder / "cold", ignore_errors=True)
@@ -202,7 +204,7 @@ def commands(folder: Path, paths: list[str], size: int) -> list[Result]:
 
 
 def tshark(path: Path) -> Times:
-    """TCP columns only: it knows none of the protocols inside."""
+    """TCP columns only: tshark cannot decode the protocols inside."""
     fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
     times = Times()
     runs.run_cold(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)

@@ -1,4 +1,4 @@
-"""Captures of any size for the pipeline: mplex conversations, written a thousand packets at a time.
+"""Captures of any size for the pipeline: mplex sessions, written in blocks of packets.
 
 Every data packet has the same size, so a block of them is an array with a few columns to fill in:
 a gigabyte takes about a second. Written without polymux's own code.
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bench.byte_traffic import mplex_frame
 from bench.capture_writer import ACK, FIN, PCAP_HEADER, SYN
 
-BLOCK_PACKETS = 16384  # packets written in one go
+BLOCK_PACKETS = 16384  # per write
 STREAMS = 8
 HEADER_BYTES = 16 + 14 + 20 + 20  # pcap record, Ethernet, IPv4, TCP
 PACKET_INTERVAL_NS = 2000  # nanoseconds between packets
@@ -28,11 +28,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Conversations:
-    """`flows` mplex sessions that speak at the same time, three packets out of four by the dialer.
+    """`flows` concurrent mplex sessions; the dialer sends three packets out of four.
 
-    A data packet carries `payload` bytes, frames of `frame` bytes each. `weights` says how often
-    each flow speaks. Those with another `number` are other sessions, a minute later. Files written
-    one after another continue each other.
+    A data packet carries `payload` bytes, frames of `frame` bytes each. `weights` are the
+    relative rates of the flows. Another `number` gives other sessions, a minute later. Files
+    written one after another continue the same sessions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Conversations:
         self.frames = 0
 
     def write(self, path: Path, size: int, last: bool = True) -> None:
-        """About `bytes` of packets; `last` ends the sessions."""
+        """Write about `size` bytes of packets; `last` ends the sessions."""
         with path.open("wb") as file:
             file.write(PCAP_NS_HEADER)
             if not self._begun:
@@ -74,7 +74,7 @@ class Conversations:
                         file.write(self._packet(flow, side, ACK | FIN, b""))
 
     def _packet_template(self, side: int) -> ByteArray:
-        """A data packet of one side with nothing of its own filled in."""
+        """A data packet of one side, with the variable fields empty."""
         flag = 2 if side == 0 else 1  # MessageInitiator, MessageReceiver
         frames = b""
         for n in range(self.payload // self.frame):
@@ -90,21 +90,21 @@ class Conversations:
         out = np.empty((count, self.size), np.uint8)
         for which in (0, 1):
             out[side == which] = self._templates[which]
-        # How many packets of its flow and side come before each, within the block.
-        lane = flow * 2 + side
-        order = np.argsort(lane, kind="stable")
-        sizes = np.bincount(lane, minlength=2 * self.flows)
+        # For each packet, the number of earlier packets of its direction within the block.
+        direction = flow * 2 + side
+        order = np.argsort(direction, kind="stable")
+        sizes = np.bincount(direction, minlength=2 * self.flows)
         starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
         rank = np.empty(count, np.int64)
-        rank[order] = np.arange(count) - starts[lane[order]]
-        seq = self._next.reshape(-1)[lane] + rank * self.payload
+        rank[order] = np.arange(count) - starts[direction[order]]
+        seq = self._next.reshape(-1)[direction] + rank * self.payload
         ack = self._next[flow, 1 - side]
         self._next += sizes.reshape(self.flows, 2) * self.payload
         at = self._at + PACKET_INTERVAL_NS * np.arange(1, count + 1)
         self._at = int(at[-1])
         self._put(out, 0, at // 10**9, "<u4")
         self._put(out, 4, at % 10**9, "<u4")
-        client = 16 + 14 + 12  # where the dialer's address stands, if the dialer sends
+        client = 16 + 14 + 12  # offset of the dialer's address in its own packets
         for which, address, port in (
             (0, client, HEADER_BYTES - 20),
             (1, client + 4, HEADER_BYTES - 18),

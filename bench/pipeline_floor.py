@@ -1,4 +1,4 @@
-"""What the pipeline is held against: the same work in plain processes, without Spark.
+"""The floor of the pipeline: the same work in plain processes, without Spark.
 
 `python -m bench.pipeline_floor OUT CAPTURE...` writes all tables of the captures.
 """
@@ -20,12 +20,12 @@ from polymux.analysis.session.analyzer import analyze_flow
 from polymux.capture import FilePool, FileSummary, FlowRefs, index_file, sessions_of
 
 CORES = os.cpu_count() or 1
-GROUPS_PER_CORE = 4  # parts of the flows for each process, so that all end at about the same time
+GROUPS_PER_CORE = 4  # so that all processes end at about the same time
 
 
 @dataclass
 class FlowGroup:
-    """One process's part of the flows."""
+    """The flows of one process."""
 
     flows: list[list[FlowRefs]]
     out: str
@@ -34,7 +34,7 @@ class FlowGroup:
 
 @contextmanager
 def processes() -> Iterator[ProcessPoolExecutor]:
-    """As many as there are cores, started and warm."""
+    """One warm process per core."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(CORES, mp_context=context) as pool:
         list(pool.map(abs, range(CORES * 4)))
@@ -42,8 +42,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 
 
 def read(path: str) -> int:
-    """Read a file, a megabyte of bytes after the other, and do nothing with them. They are gone
-    before they leave the processor's cache: a file cannot be read faster."""
+    """Read a file in pieces of a megabyte, which stay in the processor's cache: the fastest way."""
     total = 0
     with open(path, "rb", buffering=0) as file:
         while data := file.read(1 << 20):
@@ -52,12 +51,12 @@ def read(path: str) -> int:
 
 
 def read_whole(path: str) -> int:
-    """Read a file into memory, where somebody could look at it."""
+    """Read a complete file into memory."""
     return len(Path(path).read_bytes())
 
 
 def count_packets(path: str) -> int:
-    """Walk the packet headers of a file; its packets."""
+    """Scan the packet headers of a file. Return the number of packets."""
     return index_file(path).summary.packets
 
 
@@ -67,7 +66,7 @@ def index(path: str) -> tuple[FileSummary, list[FlowRefs]]:
 
 
 def write_tables(group: FlowGroup) -> int:
-    """Walk the flows and write their rows; the frames there were."""
+    """Analyze the flows and write their rows. Return the number of frames."""
     frames = 0
     with FilePool() as files, TableWriter(group.out, f"part-{group.number}") as writer:
         for rows in group.flows:
@@ -80,7 +79,7 @@ def write_tables(group: FlowGroup) -> int:
 
 
 def count_stream_bytes(group: FlowGroup) -> int:
-    """Reassemble the flows and count what comes out."""
+    """Reassemble the flows and count the bytes."""
     size = 0
     with FilePool() as files:
         for rows in group.flows:
@@ -92,7 +91,7 @@ def count_stream_bytes(group: FlowGroup) -> int:
 def run_over_flows(
     pool: ProcessPoolExecutor, paths: Sequence[str], out: str, act: Callable[[FlowGroup], int]
 ) -> tuple[int, list[FileSummary]]:
-    """Index the files side by side, then have `act` done for all flows; the sum of its results."""
+    """Index the files in parallel, then run `act` for all flows. Return the sum of its results."""
     flows: dict[bytes, list[FlowRefs]] = {}
     summaries = []
     for summary, rows in pool.map(index, paths):
@@ -112,7 +111,7 @@ def run_over_flows(
 
 
 def tables(pool: ProcessPoolExecutor, paths: Sequence[str], out: str) -> int:
-    """All tables of these captures; the frames there were."""
+    """Write all tables of these captures. Return the number of frames."""
     frames, summaries = run_over_flows(pool, paths, out, write_tables)
     with TableWriter(out, "part-captures") as writer:
         writer.add_captures(summaries)

@@ -1,4 +1,4 @@
-"""The pipeline's runs that a benchmark times: in a warm session, cold commands, start-ups."""
+"""Runs of the pipeline for the benchmark: in a warm session, as commands, and start-up."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(time.time() - begun)
 
 
 def time_call(times: Times, act: Callable[[], T]) -> T:
-    """Do it, and add the time it took and the CPU time of all processes."""
+    """Call `act` and add its wall time and the CPU time of all processes."""
     begun, spent = time.perf_counter(), processor_seconds()
     found = act()
     times.add(time.perf_counter() - begun, processor_seconds() - spent)
@@ -64,7 +64,7 @@ def time_call(times: Times, act: Callable[[], T]) -> T:
 def tables(
     spark: SparkSession, paths: list[str], out: Path, stage: Callable[[str], None] | None = None
 ) -> Analysis:
-    """The whole pipeline in a session that is up."""
+    """The complete pipeline in a running session."""
     shutil.rmtree(out, ignore_errors=True)
     done = analyze(spark, paths, str(out), on_stage=stage)
     assert done.conserved
@@ -72,7 +72,7 @@ def tables(
 
 
 def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> int:
-    """Index, exchange and reassembly as the pipeline does them, and only a count at the end."""
+    """Index, shuffle and reassembly as in the pipeline, with only a count at the end."""
     staging = folder / "counted"
     staging.mkdir()
     cores = spark.sparkContext.defaultParallelism
@@ -91,7 +91,7 @@ def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> i
 def count_task(
     tasks: list[FlowSelection], names: list[str], staging: str
 ) -> Callable[[Iterable[int]], Iterator[int]]:
-    """A task: reassemble its flows, batch by batch, and say how many bytes came out."""
+    """Return the function of a task: reassemble its flows in batches and count the bytes."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
         freeze_gc("analyze")
@@ -104,7 +104,7 @@ def count_task(
                             yield 0
                         for batch in session.batches():
                             found = len(batch.data)
-                            del batch  # as the walk does it
+                            del batch  # like the analysis
                             yield found
 
                 yield sum(interleave(ReferenceReader(staging, names, tasks[number]), steps))
@@ -113,7 +113,7 @@ def count_task(
 
 
 def run_cold(command: list[str], times: Times) -> str:
-    """A whole command in a process of its own; what it printed."""
+    """Run a command in a new process. Return its output."""
     begun, spent = time.perf_counter(), _spent_by_children()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -122,8 +122,11 @@ def run_cold(command: list[str], times: Times) -> str:
 
 
 def first_task(program: str, times: Times) -> None:
-    """Seconds from the start of Python to the end of the first task, as the program says."""
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}  # stock takes what PATH has
+    """Add the seconds from the start of Python to the end of the first task."""
+    environ = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+    }  # by default PySpark uses the one on PATH
     spent = _spent_by_children()
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ
@@ -133,13 +136,13 @@ def first_task(program: str, times: Times) -> None:
 
 
 def _spent_by_children() -> float:
-    """Processor seconds of all children that have ended, and of theirs."""
+    """CPU seconds of all children that have ended, and of theirs."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def processor_seconds() -> float:
-    """Of this process and of everything it has started that still runs."""
+    """CPU seconds of this process and its running descendants."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
@@ -150,7 +153,7 @@ def processor_seconds() -> float:
 
 
 def largest_worker(spark: SparkSession) -> int:
-    """The most memory that any Python worker of a local session ever had, in bytes."""
+    """The peak memory of the largest Python worker of a local session, in bytes."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     most = 0

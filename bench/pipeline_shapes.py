@@ -1,4 +1,4 @@
-"""The whole pipeline over captures of other shapes, each beside the same walk without Spark."""
+"""The complete pipeline over captures of other shapes, each beside the same work without Spark."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Shape:
-    """What a capture is like: its sessions, the bytes of packets and frames, its files; and its
-    size, as a part of the benchmark's other captures."""
+    """The shape of a capture: sessions, bytes of packets and frames, files; and its size relative
+    to the benchmark's other captures."""
 
     name: str
     sessions: int = 64
@@ -77,7 +77,7 @@ def frame_rate(frames: int, times: Times) -> str:
 
 
 def write_captures(folder: Path, shape: Shape, size: int) -> tuple[list[str], int]:
-    """Its files, and how many frames are in them."""
+    """Write its files. Return them and the number of frames."""
     folder.mkdir()
     talks = Conversations(shape.sessions, shape.payload, shape.frame)
     paths = []

@@ -1,7 +1,7 @@
-"""A folder that is followed in micro-batches, beside one batch over the same captures.
+"""Following a folder in micro-batches, beside one batch over the same captures.
 
-Each capture holds sessions of its own that begin and end in it, and is a micro-batch by itself.
-What counts is the steady state: from the end of the first micro-batch to the end of the last.
+Each capture has complete sessions of its own and is one micro-batch.
+The steady state is measured: from the end of the first micro-batch to the end of the last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOUR = 3600
 
 
 def write_captures(folder: Path, size: int) -> list[Path]:
-    """About so many bytes; nobody has written to them for an hour, so that all of it is over."""
+    """Write about `size` bytes of captures, modified an hour ago: all sessions have ended."""
     folder.mkdir()
     paths = []
     for number in range(CAPTURES):
@@ -43,9 +43,9 @@ def write_captures(folder: Path, size: int) -> list[Path]:
 def run_streaming_query(
     spark: SparkSession, folder: Path, out: Path
 ) -> list[tuple[float, float, int]]:
-    """Follow what is there, a capture at a time.
+    """Follow the existing captures, one per micro-batch.
 
-    Of each micro-batch: when it had ended, what all processes had spent by then, its bytes.
+    Returns for each micro-batch: its end, the CPU seconds of all processes until then, its bytes.
     """
     ends: list[tuple[float, float, int]] = []
     sessions = 0
@@ -58,12 +58,12 @@ def run_streaming_query(
             ends.append((time.perf_counter(), processor_seconds(), done.capture_bytes))
 
     largest = max(path.stat().st_size for path in folder.iterdir())
-    waits = SessionTimeouts(session_grace=0)  # nobody waits here for a file to be written on
+    timeouts = SessionTimeouts(session_grace=0)  # the files do not grow
     query = start_following(
         spark,
         str(folder),
         str(out),
-        timeouts=waits,
+        timeouts=timeouts,
         max_bytes_per_trigger=largest,
         available_now=True,
         on_batch=tell,

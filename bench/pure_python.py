@@ -1,10 +1,10 @@
-"""A tuned pure-Python mplex decoder and encoder: what one would write by hand without polymux."""
+"""A tuned pure-Python mplex decoder and encoder, as written by hand without polymux."""
 
 from __future__ import annotations
 
 
 class Arrival:
-    """Content of one frame, as the decoder hands it on."""
+    """Content of one frame, as the decoder delivers it."""
 
     __slots__ = ("data", "key")
 
@@ -14,7 +14,7 @@ class Arrival:
 
 
 class Decoder:
-    """Bytes in, arrivals out; knows which streams are open, drops what is for no stream."""
+    """Decodes bytes to content of open streams; drops frames for unknown streams."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -74,7 +74,7 @@ class Decoder:
 
 
 class Encoder:
-    """Content out: one header and one payload a frame, joined when asked for."""
+    """Encodes content: one header and one payload per frame."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The floors at work: bulk, requests and pings over raw TCP and bare WebSockets."""
+"""The work of the floors: bulk, requests and pings over raw TCP and bare WebSockets."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def raw_tcp(other: PeerProcess, name: str) -> AsyncIterator[RawClient]:
 
 
 def tcp_bulk(side: RawClient, byte_count: int, size: int) -> Act:
-    """Write `bytes` in pieces of `size`, small ones joined as any sane program would, and wait
-    for the other side's word that all have come."""
+    """Write bytes in pieces of `size`, small ones joined, and wait until the peer confirms that it
+    has received all."""
     whole = max(1, 65536 // size) * size
     block = bytes(whole)
 
@@ -52,8 +52,8 @@ def tcp_bulk(side: RawClient, byte_count: int, size: int) -> Act:
 
 
 def tcp_requests(side: RawClient, count: int, size: int, flight: int, tasks: bool) -> Act:
-    """Echoes of `size` bytes, `flight` under way. With `tasks` each is awaited by a task of its
-    own, as an application has it; without, one callback counts them all."""
+    """Echoes of `size` bytes, `flight` at a time. With `tasks` each is awaited by its own task, as
+    in an application; without, one callback counts them all."""
     request = bytes(size)
 
     async def counted() -> None:
@@ -125,7 +125,7 @@ async def tcp_pings(side: RawClient, count: int) -> list[float]:
     return found
 
 
-# --- WebSockets
+# WebSockets
 
 
 @contextlib.asynccontextmanager
@@ -155,7 +155,7 @@ def websocket_bulk(side: RawWebSocket, count: int, size: int) -> Act:
 
 
 def library_bulk(other: PeerProcess, count: int, size: int) -> Act:
-    """The same by the PyPI library `websockets`, which writes once a message."""
+    """The same with the PyPI library `websockets`, which writes every message by itself."""
     from websockets.asyncio.client import connect
 
     message = bytes(size)

@@ -1,7 +1,8 @@
-"""The floors at both ends: raw bytes and bare WebSockets under asyncio, without any protocol.
+"""The endpoints of the floors: raw bytes and bare WebSockets under asyncio, without a protocol.
 
-A listener's first eight bytes (or first message) of a piece of work say how many bytes (or
-messages) it has; one byte (or message) says that all have come. The echo sends back what comes.
+A transfer begins with eight bytes (or one message) with the number of bytes (or messages) that
+follow; the receiver answers with one byte (or message) when all have arrived. The echo sends back
+what it receives.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from polymux.core.websocket.decoder import Decoder
 from polymux.core.websocket.events import Message
 from polymux.core.websocket.frames import write_binary
 
-HIGH_WATER_BYTES = 256 * 1024  # as our sessions have it
+HIGH_WATER_BYTES = 256 * 1024  # like polymux's sessions
 COUNT_BYTES = 8
 
 
 class ByteCounter(asyncio.Protocol):
-    """Counts bytes: eight that say how many follow, those, and one byte back."""
+    """Counts bytes: reads their number, then the bytes, and answers with one byte."""
 
     def __init__(self) -> None:
         self.left = 0
         self.partial_count = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -46,7 +47,7 @@ class ByteCounter(asyncio.Protocol):
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes."""
+    """Sends back what it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -56,11 +57,11 @@ class Echo(asyncio.Protocol):
 
 
 class Discard(asyncio.Protocol):
-    """Reads what comes, to nobody."""
+    """Reads and discards."""
 
 
 class RawClient(asyncio.Protocol):
-    """The dialing side of Tally and Echo."""
+    """The dialing side."""
 
     def __init__(self) -> None:
         self.can_write = True
@@ -90,7 +91,7 @@ class RawClient(asyncio.Protocol):
 
 
 class RawWebSocket(RawClient):
-    """Our WebSocket frames straight under asyncio; no handshake, no streams, no credit.
+    """polymux's WebSocket frames directly on asyncio; no handshake, no streams, no credit.
 
     The floor of omnistreams: the same framing, mask and decoder with nothing on top of them.
     """
@@ -108,7 +109,7 @@ class RawWebSocket(RawClient):
                 self.on_message(self, item.data)
 
     def send(self, messages: list[bytes]) -> None:
-        """All of them in one write."""
+        """Send all of them in one write."""
         out = BytesWriter()
         keys = os.urandom(4 * len(messages)) if self.dials else b""
         for i, message in enumerate(messages):
@@ -117,13 +118,13 @@ class RawWebSocket(RawClient):
 
 
 class MessageCounter:
-    """Messages of a bare WebSocket: one that says how many follow, those, and one back."""
+    """Counts messages: reads their number, then the messages, and answers with one."""
 
     def __init__(self) -> None:
         self.left = 0
 
     def is_last(self, message: bytes) -> bool:
-        """Is that all of them?"""
+        """Whether all have arrived."""
         if not self.left:
             self.left = int.from_bytes(message, "big")
             return False
@@ -153,7 +154,7 @@ def listener(
 
 
 async def listen_websockets() -> tuple[Any, int]:
-    """The PyPI library `websockets`, counting messages likewise."""
+    """The same with the PyPI library `websockets`."""
     from websockets.asyncio.server import serve
 
     async def handle(connection: Any) -> None:

@@ -1,4 +1,4 @@
-"""The C reference: built into a temporary folder by the benchmark, called through ctypes."""
+"""The C reference: built in a temporary folder by the benchmark, called through ctypes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ROWS = 16384
 
 
 class NoCompiler(Exception):
-    """The reference cannot be built here; the text says why."""
+    """The reference cannot be built; the message gives the reason."""
 
 
 class Reference:
-    """The library. `loop` gives a fresh conversation."""
+    """The library. `loop` returns a new connection."""
 
     def __init__(self) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -48,7 +48,7 @@ class Reference:
         self.columns = self.library.chain_new(ROWS)
 
     def chain(self, protocol: str, data: bytes) -> int:
-        """Follow the dialer's headers in `data` into columns; how many there are."""
+        """Decode the dialer's headers in `data` into columns. Return their number."""
         return int(getattr(self.library, f"{protocol}_chain")(self.columns, 0, data, len(data)))
 
     def loop(self, protocol: str, findings: int) -> Loop:
@@ -56,7 +56,7 @@ class Reference:
 
 
 class Loop:
-    """One conversation in C."""
+    """One connection in C."""
 
     def __init__(self, library: ctypes.CDLL, protocol: str, findings: int) -> None:
         self.library = library
@@ -64,13 +64,13 @@ class Loop:
         self.state = library.loop_new(ROWS, findings)
 
     def feed(self, side: int, data: bytes, at: int) -> None:
-        """The next bytes of one side, which end with a whole frame."""
+        """Feed the next bytes of one side, which must end with a complete frame."""
         read = self.feed_function(self.state, side, data, len(data), at)
         if read != len(data):
             raise ValueError(f"the C reference stopped at byte {read} of {len(data)}")
 
     def counts(self) -> tuple[list[int], list[int]]:
-        """How often each rule was broken; and rows that are clean, crossed, in violation."""
+        """Counts of violations by rule, and of rows that are clean, crossed and in violation."""
         rules = (ctypes.c_int64 * 64)()
         verdicts = (ctypes.c_int64 * 3)()
         self.library.loop_counts(self.state, rules, verdicts)

@@ -1,4 +1,4 @@
-"""Does the C reference say the same as polymux? A floor that judges less would be no floor."""
+"""Check that the C reference agrees with polymux: a floor that validates less is no floor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polymux.protocols.registry import create
 
 
 def observe(protocol: str, steps: list[Step]) -> tuple[dict[str, int], list[int]]:
-    """Violations by rule, and rows by verdict, as polymux sees them."""
+    """Violations by rule and rows by verdict, from polymux."""
     observer = Observer(create(protocol), True)
     for side, data in steps:
         observer.feed(side, data, 0)
@@ -28,7 +28,7 @@ def observe(protocol: str, steps: list[Step]) -> tuple[dict[str, int], list[int]
 def observe_in_c(
     reference: Reference, protocol: str, steps: list[Step]
 ) -> tuple[dict[str, int], list[int]]:
-    """The same, as the C reference sees them."""
+    """The same from the C reference."""
     book = create(protocol)
     loop = reference.loop(protocol, book.finding_mask)
     try:
@@ -42,7 +42,7 @@ def observe_in_c(
 
 
 def check_agreement(reference: Reference, traffic: Traffic) -> int:
-    """Raise AssertionError if the two differ; else how many violations they agree on."""
+    """Raise AssertionError if the two differ. Return the number of violations."""
     total = 0
     name = traffic.protocol
     for steps in (random_frames(name), [*traffic.opening, (0, traffic.content)]):

@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and a JSON file for machines."""
+"""Results as a table on the terminal and as a JSON file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def table_of(part: str, lines: Sequence[Result]) -> Table:
 
 
 def write(lines: Sequence[Result], folder: Path) -> Path:
-    """The same with every time taken, the machine, the commit and the versions."""
+    """The results with all times, the machine, the commit and the versions."""
     folder.mkdir(exist_ok=True)
     now = datetime.datetime.now(datetime.UTC)
     path = folder / f"{now:%Y%m%dT%H%M%SZ}-{'-'.join(dict.fromkeys(li.part for li in lines))}.json"
@@ -107,7 +107,7 @@ def write(lines: Sequence[Result], folder: Path) -> Path:
 
 
 def commit() -> str:
-    """The commit that was measured, with `+` behind it if files differ from it."""
+    """The measured commit, with `+` appended if files differ from it."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""The chain of headers into columns, and the payload to Arrow: against C and memcpy; CPU time."""
+"""Headers into columns, and payload to Arrow: against C and memcpy; CPU time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from polymux.testing.header_scan import HeaderScan
 FRAMES = 100_000
 WINDOW = 512 * 1024
 ROWS = 65536
-LARGE = 48 * 1024 * 1024  # bytes where memory is the floor: more than any cache holds
+LARGE = 48 * 1024 * 1024  # bytes; more than any cache holds
 
-# protocol, share of the C reference that is wanted
+# protocol, required share of the C reference
 WIRES = (("mplex", 0.60), ("streamux", 0.60), ("nerdbank", 0.80))
-# protocol, name, sizes, share of memcpy wanted for the columns, and with the payload to Arrow
+# protocol, name, sizes, required share of memcpy for the columns, and with the payload to Arrow
 WINDOWED = (
     ("mplex", "64 B", [64] * (LARGE // 4 // 64), 0.28, 0.15),
     ("nerdbank", "64 B", [64] * (LARGE // 4 // 64), 0.28, None),
@@ -39,7 +39,7 @@ def scan_lines(reference: Reference | None) -> list[Line]:
 
 
 def opened_protocol(traffic: Traffic) -> Protocol:
-    """A rule book that has seen the opening, so that it knows how headers are laid out."""
+    """A protocol object that has decoded the opening, so that it knows the header layout."""
     observer = Observer(create(traffic.protocol))
     for side, data in traffic.opening:
         observer.feed(side, data, 0)
@@ -47,7 +47,7 @@ def opened_protocol(traffic: Traffic) -> Protocol:
 
 
 def in_place(protocol: str, target: float, reference: Reference | None) -> Line:
-    """64-byte frames in one buffer, columns that are there already."""
+    """64-byte frames in one buffer, into allocated columns."""
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
     book = opened_protocol(traffic)
@@ -75,7 +75,7 @@ def in_place(protocol: str, target: float, reference: Reference | None) -> Line:
 def in_windows(
     protocol: str, name: str, sizes: list[int], target: float, to_arrow: float | None
 ) -> list[Line]:
-    """Copied window by window, as it is read from a file; then with the payload as a column."""
+    """Copied window by window, as from a file; then with the payload as a column."""
     traffic = content(protocol, sizes)
     data = traffic.content
     book = opened_protocol(traffic)
@@ -103,7 +103,7 @@ def in_windows(
 
 
 def scan_windows(data: bytes, protocol: Protocol, chain: HeaderScan, payload: bool) -> int:
-    """Frames found. A frame that reaches past a window is taken up in the next."""
+    """Count frames. A frame that crosses the end of a window is decoded in the next."""
     view = memoryview(data)
     frames = 0
     pos = 0

@@ -14,8 +14,8 @@ from bench.peer_process import start_peer
 from bench.peer_process_work import SINK_MARKER
 from bench.raw_actions import raw_tcp, tcp_bulk, tcp_requests
 
-CHUNK = 65535  # the most that 16 bits of length allow
-# name, chunks, requests, share of raw TCP that is wanted
+CHUNK = 65535  # largest chunk with 16 bits of length
+# name, chunks, requests, required share of raw TCP
 BULK = (("bulk, 1 request", 512, 1, 0.5), ("bulk, 100 requests", 600, 100, None))
 SMALL_REQUEST_BYTES = 64  # bytes of a small request and of its reply
 # name, requests, in flight
@@ -62,7 +62,7 @@ async def measure_all() -> list[Result]:
 
 
 def bulk(session: Any, size: int, requests: int) -> Act:
-    """Requests of many chunks, each answered with nothing once it was read to its end."""
+    """Requests of many chunks, each answered with an empty reply when it was read."""
     piece = SINK_MARKER * CHUNK
 
     async def ask(count: int) -> None:
@@ -81,7 +81,7 @@ def bulk(session: Any, size: int, requests: int) -> Act:
 
 
 def small_requests(session: Any, count: int, flight: int) -> Act:
-    """`flight` tasks, each with one request under way."""
+    """`flight` tasks, each with one request at a time."""
     request = bytes(SMALL_REQUEST_BYTES)
 
     async def some(share: int) -> None:

@@ -1,7 +1,7 @@
-"""Python packages of others as peers: installed once into an environment of the benchmark's own.
+"""Third-party Python packages as peers, installed once into an environment of their own.
 
-They are no requirement of polymux: py-libp2p alone brings some eighty packages. What cannot be
-installed is told as a line of the table.
+They are not requirements of polymux: py-libp2p alone has some eighty dependencies. A package that
+cannot be installed is a line of the table with the reason.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"libp2p_mplex": ("libp2p", "libp2p"), "http2": ("h2", "h2")}  # PyPI name, module
-INSTALL_TIMEOUT = 300.0  # seconds for an installation
+INSTALL_TIMEOUT = 300.0  # seconds
 
 
 def interpreter(script: str) -> tuple[Path, str | None]:
-    """The Python that has what a guest needs, and why there is none, if so."""
+    """The Python with a peer's packages, or the reason why there is none."""
     package, module = PACKAGES[script]
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     folder = cache_folder() / f"bench-{package}-{version}"
@@ -52,7 +52,7 @@ def interpreter(script: str) -> tuple[Path, str | None]:
 
 
 def has_module(python: Path, module: str) -> bool:
-    """Is it there? Not imported: that takes seconds for some."""
+    """Whether it is installed, without importing it, which takes seconds for some."""
     if not python.exists():
         return False
     look = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
@@ -64,7 +64,7 @@ def missing(script: str) -> str | None:
 
 
 class ThirdPartyPair:
-    """Both ends of a guest, as the benchmark holds them."""
+    """A handle of both ends of a third-party peer."""
 
     def __init__(
         self, script: str, dialer: asyncio.subprocess.Process, acceptor: asyncio.subprocess.Process
@@ -106,7 +106,7 @@ class ThirdPartyPair:
 
 @contextlib.asynccontextmanager
 async def third_party_pair(script: str) -> AsyncIterator[ThirdPartyPair]:
-    """Both ends, each a process. Only where `missing` says None."""
+    """Start both ends, each a process. Only if `missing` returns None."""
     python = interpreter(script)[0]
     acceptor = await start(python, script, "listen")
     try:

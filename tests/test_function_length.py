@@ -9,8 +9,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 MAX_LINES = 80  # of a function, without its docstring and comments of their own lines
 
-# By the name of the function. Most are inner loops of compiled modules, in which a call per frame or
-# packet would cost more than the length costs a reader.
+# By the name of the function. Most are inner loops of compiled modules, in which a call per frame
+# or packet would cost more than the length costs a reader.
 EXCEPTIONS = {
     "_fast_loop": "decodes runs of content frames without a call per frame",
     "add_packet": "decodes Ethernet, IP and TCP headers of one packet in place",

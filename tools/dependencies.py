@@ -1,4 +1,4 @@
-"""Print what the project needs for development, from pyproject.toml, without the project itself."""
+"""Print the requirements for development from pyproject.toml, without the project itself."""
 
 import tomllib
 from pathlib import Path
@@ -7,7 +7,7 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 
 
 def expand(extra: str) -> list[str]:
-    """An extra's requirements; `polymux[a,b]` in it stands for those extras."""
+    """The requirements of an extra; `polymux[a,b]` among them is replaced by those of a and b."""
     found: list[str] = []
     for line in PROJECT["project"]["optional-dependencies"][extra]:
         if line.startswith("polymux["):

@@ -1,4 +1,4 @@
-"""Empty environments: made, installed into, and asked what they hold."""
+"""Empty virtual environments: create them, install into them, check the installation."""
 
 import os
 import re
@@ -10,26 +10,26 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 NO_COMPILER = {"CC": "/nowhere/cc"}
 
-# Writes a small capture: a dialer asks on one stream, the acceptor answers.
+# Writes a small capture: the dialer sends on one stream, the acceptor answers.
 CAPTURE = """
 import sys
 from polymux.capture import PcapngWriter, TcpConnectionWriter
 began = 1_700_000_000_000_000_000
 with PcapngWriter(sys.argv[1]) as writer:
-    scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), began)
-    scribe.data(0, bytes.fromhex("0804676f6f640a0568656c6c6f0c00"), began + 1_000_000)
-    scribe.data(1, bytes.fromhex("09026f6b0b00"), began + 2_000_000)
-    scribe.close(began + 3_000_000)
+    connection = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), began)
+    connection.data(0, bytes.fromhex("0804676f6f640a0568656c6c6f0c00"), began + 1_000_000)
+    connection.data(1, bytes.fromhex("09026f6b0b00"), began + 2_000_000)
+    connection.close(began + 3_000_000)
 """
 
 
 class CommandFailed(Exception):
-    """A command did not do what it should; the text is all that it printed."""
+    """A command failed; the message contains everything it printed."""
 
 
 @dataclass
 class Environment:
-    """A virtual environment with nothing in it but pip, and variables for what runs there."""
+    """A virtual environment with only pip, and environment variables for its commands."""
 
     folder: Path
     python: str
@@ -47,15 +47,15 @@ class Environment:
         return run(command, cwd, self.variables)
 
     def check_installation(self) -> str:
-        """Run the README's first program and `polymux ls`; returns what `doctor` says of the core.
+        """Run the README's first program, `doctor` and `ls`.
 
-        `ls` needs the extra `captures`, which is added when the rest has been seen to work
-        without it.
+        Returns `compiled` or `interpreted`, as `doctor` reports the core. `ls` needs the extra
+        `captures`, which is installed only after the rest has worked without it.
         """
-        outside = self.folder.parent  # no folder that holds a polymux of its own
-        said = run([self.program("python"), "-W", "error", "-c", first_program()], outside)
-        if said.strip() != "b'hello'":
-            raise CommandFailed(f"the README's first program printed: {said}")
+        outside = self.folder.parent  # contains no polymux to import
+        printed = run([self.program("python"), "-W", "error", "-c", first_program()], outside)
+        if printed.strip() != "b'hello'":
+            raise CommandFailed(f"the README's first program printed: {printed}")
         doctor = run([self.program("polymux"), "doctor"], outside, {"COLUMNS": "200"})
         core = re.search(r"^ *\S+ +core +(compiled|interpreted)", doctor, re.M)
         if core is None:
@@ -72,7 +72,7 @@ class Environment:
 def run(
     command: list[str], cwd: Path | None = None, variables: dict[str, str] | None = None
 ) -> str:
-    """Run a command to its end; returns what it printed, raises `Failed` if it failed."""
+    """Run a command. Return what it printed; raise CommandFailed if its exit code is not 0."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "POLYMUX_"))}
     done = subprocess.run(
         command, cwd=cwd, env={**inherited, **(variables or {})}, text=True, errors="replace",
@@ -84,7 +84,7 @@ def run(
 
 
 def checkout(folder: Path) -> Path:
-    """Copy the files git knows or would add: builds write into their checkout."""
+    """Copy the files that git tracks or would add; a build writes into its own copy."""
     listed = run(["git", "ls-files", "-co", "--exclude-standard", "-z"], ROOT)
     for name in listed.split("\0"):
         if name and (ROOT / name).is_file():
@@ -94,7 +94,7 @@ def checkout(folder: Path) -> Path:
 
 
 def sdist(python: str, source: Path, folder: Path) -> Path:
-    """Make an sdist of `source` with build isolation."""
+    """Build an sdist of `source` with build isolation."""
     builder = Environment(folder / "builder", python).make()
     builder.pip("install", "build")
     run([builder.program("python"), "-m", "build", "--sdist", "-o", str(folder), str(source)])
@@ -104,5 +104,5 @@ def sdist(python: str, source: Path, folder: Path) -> Path:
 def first_program() -> str:
     """The first Python example of the README."""
     found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
-    assert found is not None
+    assert found is not None  # the README has one
     return found[1]

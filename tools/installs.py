@@ -1,11 +1,11 @@
-"""Install polymux into empty environments with build isolation, and try what was installed.
+"""Install polymux into empty environments with build isolation, and check each installation.
 
-    python -m tools.installs matrix             every ordinary way, on every supported Python found
-    python -m tools.installs packages WHEEL     this wheel, and an sdist, where there is no compiler
+    python -m tools.installs matrix             every usual method, on every supported Python found
+    python -m tools.installs packages WHEEL     this wheel, and an sdist, without a compiler
 
 Prints a line for each; the exit code is 1 if any failed. The README's first program, `polymux ls`
 and `polymux doctor` run in each environment. In the matrix, `pip install .` compiles as it does for
-users; the other ways compile without optimization, because what is tried there is the way.
+users; the other methods compile without optimization, to save time.
 """
 
 import sys
@@ -21,7 +21,7 @@ from tools.interpreters import SUPPORTED, find_python, supported_pythons
 from tools.wheels import repair_wheel
 
 PARALLEL_INSTALLS = 2
-INSTALL_SECONDS = 10.0  # for a wheel, once everything is downloaded
+INSTALL_SECONDS = 10.0  # most seconds for a wheel, after everything was downloaded
 UNOPTIMIZED = {"POLYMUX_COMPILE": "require", "POLYMUX_OPT": "0"}
 TOO_OLD = "3.10"
 
@@ -30,7 +30,7 @@ Install = Callable[[Environment, Path], None]
 
 @dataclass(frozen=True)
 class InstallMethod:
-    """A way to install from a checkout, and how the core must run afterwards."""
+    """A method of installing from a checkout, and whether the core must be compiled afterwards."""
 
     text: str
     install: Install
@@ -40,7 +40,7 @@ class InstallMethod:
 
 @dataclass(frozen=True)
 class InstallResult:
-    """What became of one way on one Python."""
+    """The result of one method on one Python."""
 
     python: str
     text: str
@@ -84,7 +84,7 @@ INSTALL_METHODS = (
 
 
 def try_install(method: InstallMethod, version: str, python: str) -> InstallResult:
-    """Install in this way and try the result; the seconds are those of installing."""
+    """Install with this method and check the installation; `seconds` covers installing only."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         seconds = 0.0
@@ -103,7 +103,7 @@ def try_install(method: InstallMethod, version: str, python: str) -> InstallResu
 
 
 def check_refusal(version: str, python: str) -> InstallResult:
-    """A Python that is too old is refused by its version, and nothing is built."""
+    """Check that pip rejects a Python that is too old, before anything is built."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         environment = Environment(folder / "environment", python).make()
@@ -123,22 +123,24 @@ def check_refusal(version: str, python: str) -> InstallResult:
 def matrix() -> list[InstallResult]:
     pythons = supported_pythons()
     missing = [version for version in SUPPORTED if version not in pythons]
-    outcomes = [InstallResult(each, "", False, "", 0, "not found: PYTHONS=...") for each in missing]
+    results = [
+        InstallResult(version, "", False, "", 0, "not found: PYTHONS=...") for version in missing
+    ]
     with ThreadPoolExecutor(PARALLEL_INSTALLS) as pool:
         started = [
-            pool.submit(try_install, way, version, python)
+            pool.submit(try_install, method, version, python)
             for version, python in pythons.items()
-            for way in INSTALL_METHODS
+            for method in INSTALL_METHODS
         ]
         if too_old := find_python(TOO_OLD):
             started.append(pool.submit(check_refusal, TOO_OLD, too_old))
-        for each in started:
-            outcomes.append(print_result(each.result()))
-    return outcomes
+        for future in started:
+            results.append(print_result(future.result()))
+    return results
 
 
 def packages(wheel: Path) -> list[InstallResult]:
-    """Where there is no compiler a wheel runs compiled, an sdist interpreted."""
+    """Without a compiler: a wheel must run compiled, an sdist interpreted."""
     python, version = sys.executable, f"{sys.version_info[0]}.{sys.version_info[1]}"
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -147,15 +149,14 @@ def packages(wheel: Path) -> list[InstallResult]:
             "sdist, without a compiler", from_sdist, NO_COMPILER, "interpreted"
         )
         return [
-            print_result(
-                install_offline(good, version, python, folder)
-            ),  # alone, for its time counts
+            # Not in parallel with the other: its time counts.
+            print_result(install_offline(good, version, python, folder)),
             print_result(try_install(from_source, version, python)),
         ]
 
 
 def install_offline(wheel: Path, version: str, python: str, folder: Path) -> InstallResult:
-    """Download what a wheel needs, install it from there, and see how long that took."""
+    """Download what a wheel needs, install it offline, and measure how long that takes."""
     environment = Environment(folder / "environment", python, NO_COMPILER).make()
     store, text = str(folder / "downloads"), "wheel, without a compiler"
     try:
@@ -183,14 +184,14 @@ def print_result(result: InstallResult) -> InstallResult:
 def main(arguments: list[str]) -> int:
     match arguments:
         case ["matrix"]:
-            outcomes = matrix()
+            results = matrix()
         case ["packages", wheel]:
-            outcomes = packages(Path(wheel))
+            results = packages(Path(wheel))
         case _:
             print(__doc__)
             return 2
-    failed = [outcome for outcome in outcomes if not outcome.ok]
-    print(f"{len(outcomes)} tried, {len(failed)} failed")
+    failed = [result for result in results if not result.ok]
+    print(f"{len(results)} tried, {len(failed)} failed")
     return 1 if failed else 0
 
 

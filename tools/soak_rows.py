@@ -1,7 +1,7 @@
-"""The rows of the reliability table that a soak covers: what is run for each, and its figure.
+"""The rows of the reliability table that a soak covers: the tests of each, and its figures.
 
-A figure that depends on how long the soak runs is counted from what the tests print, and said
-beside the figure that the table demands.
+A figure that depends on the duration of the soak is counted from what the tests print, and printed
+beside the figure that the table requires.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """A number in the lines that tests print: how it is found, and what is demanded of it."""
+    """A number in the lines that tests print: the pattern to find it, and the required value."""
 
     pattern: str  # its first group is the number
     unit: str
-    demanded: int
-    use_minimum: bool = False  # the smallest of them counts, not their sum
+    required: int
+    use_minimum: bool = False  # use the smallest match instead of the sum
 
-    def of(self, said: str) -> str:
-        numbers = [int(float(each)) for each in re.findall(self.pattern, said, re.M)]
+    def of(self, output: str) -> str:
+        numbers = [int(float(match)) for match in re.findall(self.pattern, output, re.M)]
         reached = (min(numbers) if self.use_minimum else sum(numbers)) if numbers else 0
-        return f"{reached} {self.unit} of {self.demanded} demanded"
+        return f"{reached} {self.unit} of {self.required} required"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what is run for it, and by what its figure is known."""
+    """A row of the table: its tests and figures."""
 
     name: str
     title: str
     tests: tuple[str, ...]
     figures: tuple[Figure, ...] = ()
-    alone: bool = False  # it measures time or memory: nothing of the same weight runs beside it
-    times: int = 1  # how often it is run
+    alone: bool = False  # it measures time or memory: no other such row runs at the same time
+    times: int = 1  # repetitions
 
 
 ATTACKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "R1": ("rapid open and reset", (1,)),
     "R2": ("provoked answers, socket unread", (2, 4)),
-    "R3": ("openings that nobody takes", (3,)),
+    "R3": ("streams opened and never accepted", (3,)),
     "R6": ("credit overrun", (6,)),
     "R8": ("oversized lengths", (8, 27)),
     "R9": ("stalled headers and handshakes", (9, 18)),

@@ -1,7 +1,7 @@
-"""Run a command that is quiet for long, and say what it does: `python -m tools.step LABEL CMD...`.
+"""Run a long, quiet command and print its progress: `python -m tools.step LABEL COMMAND...`.
 
-Prints the label at once, every ten seconds how long it has taken and what is under way, and at the
-end how long it took. What the command printed is shown only if it fails.
+Prints the label at once, the elapsed time and the current step every ten seconds, and the total
+time at the end. The output of the command is printed only if it fails.
 """
 
 import re
@@ -17,14 +17,14 @@ PROGRESS_LINE = re.compile(
 
 
 class CommandOutput:
-    """What a command prints, kept, and the newest line of it that tells where it is."""
+    """The output of a command, and its newest line that names a step."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.newest = ""
 
     def read(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
+        assert process.stdout is not None  # it is a pipe
         for line in process.stdout:
             self.lines.append(line)
             if match := PROGRESS_LINE.match(line):
@@ -32,7 +32,7 @@ class CommandOutput:
 
 
 def run(label: str, command: list[str], interval: float = REPORT_INTERVAL) -> int:
-    """Run it; returns its exit code."""
+    """Run the command. Return its exit code."""
     say(f"{label} ...")
     began = time.monotonic()
     output = CommandOutput()

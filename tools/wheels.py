@@ -17,7 +17,7 @@ DIST = ROOT / "dist"
 
 
 def wheel(python: str, folder: Path) -> Path:
-    """Build a compiled wheel with build isolation, from a checkout of its own."""
+    """Build a compiled wheel with build isolation, from its own copy of the source."""
     environment = Environment(folder / "builder", python, {"POLYMUX_COMPILE": "require"}).make()
     source = checkout(folder / "checkout")
     environment.pip("wheel", "--no-deps", "-w", str(folder), ".", cwd=source)
@@ -25,7 +25,7 @@ def wheel(python: str, folder: Path) -> Path:
 
 
 def repair_wheel(built: Path, python: str, folder: Path) -> Path:
-    """The wheel for the oldest Linux whose symbols it needs; on other systems as it is."""
+    """On Linux, tag the wheel for the oldest glibc it runs on; elsewhere return it unchanged."""
     if sys.platform != "linux":
         return built
     tools = Environment(folder / "auditwheel", python).make()
@@ -55,15 +55,15 @@ def main() -> int:
             for version, python in pythons.items():
                 print(f"Python {version}: compiling, which takes 2 to 4 minutes ...", flush=True)
                 began = time.monotonic()
-                place = folder / version
-                made.append(repair_wheel(wheel(python, place), python, place))
+                build = folder / version
+                made.append(repair_wheel(wheel(python, build), python, build))
                 print(f"Python {version}: {time.monotonic() - began:.0f} s", flush=True)
         except CommandFailed as failure:
             print(failure)
             return 1
-        for each in made:
-            shutil.copy(each, DIST)
-            print(f"dist/{each.name} ({each.stat().st_size:,} bytes)")
+        for path in made:
+            shutil.copy(path, DIST)
+            print(f"dist/{path.name} ({path.stat().st_size:,} bytes)")
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Programs of the benchmark that run packages of others, in an environment of their own.
+"""Programs that run third-party packages for the benchmark, in an environment of their own.
 
-They may import nothing of polymux: that environment does not have it. `link.py` is the line
-between them and the benchmark.
+They cannot import polymux, which that environment does not have. `link.py` connects them to the
+benchmark.
 """

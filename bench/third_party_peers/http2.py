@@ -1,7 +1,7 @@
-"""HTTP/2 by the PyPI package h2, sans-IO, under asyncio: a neighbour, the same work as streams.
+"""HTTP/2 by the PyPI package h2, sans-IO, under asyncio, doing the same work as streams.
 
-A stream is a request with a body; the answer is its end. Windows are 1 MiB, as our Nerdbank has
-them, and the connection's window 16 MiB; all else is the package's default.
+A stream is a request with a body; the answer is its end. Windows are 1 MiB, as in polymux's
+Nerdbank, and the connection's window 16 MiB; all else is the package's default.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -28,7 +28,7 @@ HIGH_WATER_BYTES = 256 * 1024
 
 
 class Http2Endpoint(asyncio.Protocol):
-    """One end. Writes are joined, once a loop turn."""
+    """One end. Writes are joined, once per loop iteration."""
 
     def __init__(self, dials: bool) -> None:
         config = h2.config.H2Configuration(client_side=dials, header_encoding=None)
@@ -113,7 +113,7 @@ class Http2Endpoint(asyncio.Protocol):
         else:
             self.h2.send_headers(number, [(":status", "200")], end_stream=True)
 
-    # --- the dialing side's verbs
+    # Commands of the dialing side
 
     async def send(self, number: int, data: bytes) -> None:
         while data:
@@ -127,7 +127,7 @@ class Http2Endpoint(asyncio.Protocol):
             if self.unflushed_bytes < HIGH_WATER_BYTES:
                 self.flush_soon()
                 continue
-            self.flush()  # h2 itself has no bound on what it has formed
+            self.flush()  # h2 itself does not bound its output
             if not self.can_write and self.writable is not None:
                 await self.writable
 

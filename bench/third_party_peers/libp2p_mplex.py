@@ -1,7 +1,7 @@
 """py-libp2p's Mplex over loopback TCP: its own class on its own raw connection, under trio.
 
 No multistream negotiation and no noise: the muxer is given the TCP connection where it expects a
-secured one, and uses only its reading and writing. So this is the muxer and trio, nothing else.
+secured one, and uses only its reading and writing. This measures only the muxer and trio.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -23,7 +23,7 @@ from libp2p.peer.id import ID
 from libp2p.stream_muxer.mplex.exceptions import MplexStreamEOF, MplexStreamReset
 from libp2p.stream_muxer.mplex.mplex import Mplex
 
-ECHO = b"e"  # the first byte of a stream that wants its bytes back
+ECHO = b"e"  # first byte of a stream that is echoed
 
 
 def muxed(stream: trio.SocketStream, dials: bool) -> Any:
@@ -94,7 +94,7 @@ async def connect(port: int) -> None:
     async def pings(count: int, load: int) -> list[float]:
         stream = await session.open_stream()
         found = []
-        quiet = not load  # once the load has gone, the rest would be pings beside nothing
+        quiet = not load  # stop when the load has ended
 
         async def busy() -> None:
             nonlocal quiet

@@ -1,6 +1,6 @@
-"""One end of a guest: `SCRIPT listen` prints its port, `SCRIPT connect PORT` obeys JSON lines.
+"""One end of a peer: `SCRIPT listen` prints its port, `SCRIPT connect PORT` runs JSON commands.
 
-A line `{"do": NAME, ...}` on stdin is answered by one line on stdout: what the command found, or
+A line `{"do": NAME, ...}` on stdin is answered by one line on stdout: its result, or
 `{"error": text}`. The end of stdin ends the program.
 """
 
@@ -22,7 +22,7 @@ def print_json(message: dict[str, Any]) -> None:
 async def run_commands(
     commands: dict[str, Command], next_line: Callable[[], Awaitable[str]]
 ) -> None:
-    """Run the commands that come, one after the other."""
+    """Run the commands one after another."""
     print_json({"ready": True})
     while line := await next_line():
         order = json.loads(line)
@@ -35,7 +35,7 @@ async def run_commands(
 
 
 def exit_on_eof() -> None:
-    """Runs in a thread of a listening side: gone when nobody wants it any more."""
+    """Exit when standard input ends. Runs in a thread of a listening end."""
     while sys.stdin.readline():
         pass
     os._exit(0)

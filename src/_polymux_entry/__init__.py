@@ -1,41 +1,42 @@
-"""Where the command `polymux` begins.
+"""The entry point of the command `polymux`.
 
-Importing polymux takes a few tenths of a second, and Python answers an interrupt meanwhile with a
-traceback. So this lies outside of the package, whose import it surrounds, and itself imports almost
-nothing. Only `main` sets a signal handler: importing this module, or polymux, does not.
+Importing polymux takes a few tenths of a second, during which Ctrl-C would print a traceback. This
+module therefore is outside the package, imports almost nothing, and handles SIGINT while it imports
+`polymux.cli`. Only `main` installs a signal handler; importing this module, or polymux, does not.
 """
 
 import os
 import signal
 
-INTERRUPTED = 130  # as in `polymux.cli`, which says the same once it is there
+EXIT_INTERRUPTED = 130  # the same as in `polymux.cli.support.exit_codes`, not imported yet
 
 
 def main() -> None:
-    """Run the command; from here on an interrupt is one line and an exit code."""
+    """Run the command. An interrupt prints one line and sets the exit code."""
     try:
-        heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if heard:  # it is not where a shell has started the command in the background
-            signal.signal(signal.SIGINT, leave)
+        # SIGINT is ignored where a shell has started the command in the background.
+        handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if handled:
+            signal.signal(signal.SIGINT, exit_at_once)
         from polymux.cli import main as run
 
-        if heard:
+        if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except KeyboardInterrupt:
-        say()
-        raise SystemExit(INTERRUPTED) from None
+        print_interrupted()
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
-def leave(number: int, frame: object) -> None:
-    """End the process at once: an exception could get lost in what is being imported."""
-    say()
-    os._exit(INTERRUPTED)
+def exit_at_once(number: int, frame: object) -> None:
+    """End the process: an exception could be swallowed by a module that is being imported."""
+    print_interrupted()
+    os._exit(EXIT_INTERRUPTED)
 
 
-def say() -> None:
-    """Not through `sys.stderr`, which may be in the middle of a write."""
-    try:  # noqa: SIM105  # contextlib takes its time to be imported
-        os.write(2, b"\n" * os.isatty(2) + b"polymux: interrupted\n")  # a terminal has shown ^C
+def print_interrupted() -> None:
+    """Write to the descriptor, because `sys.stderr` may be in the middle of a write."""
+    try:  # noqa: SIM105  # importing contextlib takes time
+        os.write(2, b"\n" * os.isatty(2) + b"polymux: interrupted\n")  # after the terminal's ^C
     except OSError:
         pass  # standard error is closed

@@ -1,6 +1,8 @@
-"""Spark finds packages called `pyspark_...` by itself and registers their `DefaultSource`.
+"""Registration of the data source: Spark imports packages named `pyspark_*` and registers their
+`DefaultSource`.
 
-So `spark.read.format("polymux")` works wherever polymux is installed, over Spark Connect too.
+`spark.read.format("polymux")` therefore works wherever polymux is installed, also with Spark
+Connect.
 """
 
 from polymux.spark.datasource.source import PolymuxSource as DefaultSource

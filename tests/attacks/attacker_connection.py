@@ -14,7 +14,7 @@ CHUNK = 64 * 1024
 
 
 class Foe:
-    """Sends whatever it likes. Unless `unread`, what the server says is read and kept."""
+    """Sends arbitrary bytes. Unless `unread`, the server's data is read and kept."""
 
     def __init__(self, protocol: str, port: int) -> None:
         self.protocol = protocol
@@ -29,7 +29,7 @@ class Foe:
         self._reader: asyncio.StreamReader
 
     async def dial(self, hello: bool = True, unread: bool = False) -> None:
-        """Connect; say the protocol's first words. `unread`: with the smallest buffer, for ever."""
+        """Connect and send the handshake. `unread`: never read; smallest receive buffer."""
         self.unread = unread
         sock = socket.socket()
         if unread:
@@ -60,7 +60,7 @@ class Foe:
         return self._over.is_set() or self._writer.transport.is_closing()
 
     async def send(self, data: bytes) -> None:
-        """Send, chunk by chunk; what the server no longer takes is dropped."""
+        """Send in chunks; data that the server no longer accepts is dropped."""
         with contextlib.suppress(OSError):
             for start in range(0, len(data), CHUNK):
                 self._writer.write(data[start : start + CHUNK])
@@ -68,7 +68,7 @@ class Foe:
         self.quiet_at = time.monotonic()
 
     async def flood(self, pieces: Iterable[bytes]) -> int:
-        """Send piece after piece until the server has closed; how many it took."""
+        """Send pieces until the server has closed. Return how many it accepted."""
         sent = 0
         batch = bytearray()
         for piece in pieces:
@@ -84,7 +84,7 @@ class Foe:
         return sent
 
     async def stuff(self, data: bytes, seconds: float) -> None:
-        """Send the same again and again until the server takes no more for `seconds`."""
+        """Send the same data repeatedly until the server accepts none for `seconds`."""
         with contextlib.suppress(OSError, TimeoutError):
             while not self.closed:
                 async with asyncio.timeout(seconds):
@@ -93,14 +93,14 @@ class Foe:
         self.quiet_at = time.monotonic()
 
     async def wait_closed(self, seconds: float) -> bool:
-        """Has the server closed within this time?"""
+        """Whether the server closes within this time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
         return self._over.is_set()
 
     async def hear(self, least: int, seconds: float = 20.0) -> bytes:
-        """Wait for so many bytes from the server, or for its end."""
+        """Wait for this many bytes from the server, or for its end."""
         async with asyncio.timeout(seconds):
             while len(self.heard) < least and not self._over.is_set():
                 await asyncio.sleep(0.005)
@@ -119,7 +119,7 @@ WS = "omnistreams:carrier=websocket"
 
 
 def opening(protocol: str) -> bytes:
-    """The first words of a dialer."""
+    """The handshake of a dialer."""
     if protocol.startswith("nerdbank"):
         return words.HELLO[int(protocol[-1])]
     if protocol == "streamux":

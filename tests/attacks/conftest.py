@@ -1,4 +1,4 @@
-"""Runs the chosen attacks side by side, once, and hands each test its own outcome."""
+"""Runs the selected attacks in parallel, once, and passes each test its own result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIGURES = os.environ.get("POLYMUX_FIGURES", "")  # a file to add one line an att
 
 
 async def run_all(attacks: list[Attack], folder: Path) -> dict[str, Outcome]:
-    """Every attack against a server of its own, a few at a time."""
+    """Run every attack against a new server, a few at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async with Zygote(folder) as zygote:
@@ -37,7 +37,7 @@ async def run_all(attacks: list[Attack], folder: Path) -> dict[str, Outcome]:
 def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Outcome]:
-    """What came of every attack that was chosen for this run."""
+    """The results of the attacks that were selected for this run."""
     chosen: list[Any] = [getattr(item, "callspec", None) for item in request.session.items]
     found = [spec.params["attack"] for spec in chosen if spec and "attack" in spec.params]
     attacks = [attack for attack in found if isinstance(attack, Attack)]

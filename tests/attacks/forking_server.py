@@ -37,8 +37,8 @@ Facts = dict[str, Any]
 
 
 class Loud(logging.Handler):
-    """Keeps what is logged as a warning or worse: an attack must not cause any of it, save a line
-    or two about the limit that stopped it, and one about a peer that broke a rule at once."""
+    """Keeps warnings and errors of the log: an attack must not cause any, apart from a line or two
+    about the limit that stopped it, and one about an immediate violation."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -61,7 +61,7 @@ class Loud(logging.Handler):
 
 
 class Ward:
-    """One session of the server and the most it ever held at once."""
+    """One session of the server and the most memory it ever held."""
 
     def __init__(self, session: Session) -> None:
         self.session: Session | None = session
@@ -110,7 +110,7 @@ class Ward:
 
 
 class Target:
-    """One server. Its first session is the witness, answered whatever the others meet."""
+    """One server. Its first session is the witness, which must be served during the attack."""
 
     def __init__(self, order: Facts) -> None:
         self.order = order
@@ -123,7 +123,7 @@ class Target:
         order = self.order
         server = await polymux.serve(
             self.handle, order["url"], protocol=order["protocol"],
-            limits=Limits(**order["limits"]), timeouts=Timeouts(**order["policy"]),
+            limits=Limits(**order["limits"]), timeouts=Timeouts(**order["timeouts"]),
         )  # fmt: skip
         take = server.start_session
 
@@ -142,7 +142,7 @@ class Target:
         await self.over
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Each line asked is answered with everything known; its end is ours."""
+        """Answer each line of input with the current facts; exit at its end."""
         while line := await reader.readline():
             if line == b"sweep\n":
                 gc.collect()
@@ -172,8 +172,8 @@ class Target:
 
 
 async def stream_mode(session: Session, stream: Stream, mode: str, ward: Ward) -> None:
-    """One stream: `echo` it, `read` and drop it, or take it and be `slow`, that is: never read;
-    `hog`: never read the first one."""
+    """Handle one stream: `echo` it, `read` and drop it, or accept and never read it (`slow`; `hog`:
+    only the first one)."""
     try:
         ward.texts.append(f"{stream!r}")
         del ward.texts[50:]
@@ -215,7 +215,7 @@ async def streamux_mode(session: StreamuxSession, mode: str, ward: Ward) -> None
 
 
 async def minmux_mode(session: MinmuxSession, mode: str, ward: Ward) -> None:
-    """What comes on stream 1 goes back on stream 2."""
+    """Echo stream 1 on stream 2."""
     inlet, outlet = session.receiver(1), session.sender(2)
     tasks: list[asyncio.Task[None]] = []  # of streams that only some profiles have
     if mode == "slow":

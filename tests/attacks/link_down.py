@@ -30,7 +30,7 @@ def set_link(up: bool) -> None:
 
 
 async def wait_for_anything(session: Session) -> None:
-    """Wait in the way this protocol waits."""
+    """Wait for the peer, as an application of this protocol does."""
     if isinstance(session, MinmuxSession):
         await session.receiver(1 if session.endpoint.side else 2).receive()
     else:
@@ -38,7 +38,7 @@ async def wait_for_anything(session: Session) -> None:
 
 
 async def main(interval: float) -> dict[str, float]:
-    policy = Timeouts(keepalive_interval=interval)
+    timeouts = Timeouts(keepalive_interval=interval)
     figures: dict[str, float] = {}
     down_at = 0.0
 
@@ -56,9 +56,9 @@ async def main(interval: float) -> dict[str, float]:
                 await noting(f"{protocol} acceptor", session)
 
             server = await polymux.serve(
-                handle, "tcp://127.0.0.1:0", protocol=protocol, timeouts=policy
+                handle, "tcp://127.0.0.1:0", protocol=protocol, timeouts=timeouts
             )
-            session = await polymux.connect(server.url, protocol=protocol, timeouts=policy)
+            session = await polymux.connect(server.url, protocol=protocol, timeouts=timeouts)
             waiting.append(asyncio.create_task(noting(f"{protocol} dialer", session)))
         await asyncio.sleep(0.3)
         down_at = time.monotonic()

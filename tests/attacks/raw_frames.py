@@ -1,4 +1,4 @@
-"""The five wires as an attacker writes them: plain functions that give bytes.
+"""Frames of the five protocols as an attacker writes them: functions that return bytes.
 
 Nothing here comes from the code under test, so a mistake there cannot hide a mistake here.
 """
@@ -11,7 +11,7 @@ import struct
 
 
 def uvarint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """A varint: seven bits per byte, lowest first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -21,7 +21,7 @@ def uvarint(value: int) -> bytes:
 
 
 def varu64(value: int) -> bytes:
-    """Below 248 the value itself; above, how many bytes follow, then those."""
+    """Below 248 the value itself; otherwise the number of bytes that follow, then these."""
     if value < 248:
         return bytes([value])
     size = (value.bit_length() + 7) // 8
@@ -73,7 +73,7 @@ HELLO = {1: bytes.fromhex("2fdf1d50") + ODD, 2: bytes.fromhex("92920200c410") + 
 
 
 class Nerdbank:
-    """Frames of one version, as sent by the dialer, which is the odd party."""
+    """Frames of one version, as sent by the dialer, which uses odd ids."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -92,7 +92,7 @@ class Nerdbank:
         return self.frame(OFFER, number, text)
 
     def number(self, n: int) -> int:
-        """The n-th id this side may offer."""
+        """The n-th id that this side may offer."""
         return n + 1 if self.version == 3 else 2 * n + 1
 
 
@@ -102,12 +102,12 @@ CONTROL, CREATE, DATA, END, CANCEL_RECEIVE, REQUEST, CANCEL_SEND = range(7)
 
 
 def omni(kind: int, rest: bytes = b"") -> bytes:
-    """One message behind its length: the carrier of our own convention."""
+    """One length-prefixed message: the encapsulation over plain TCP."""
     return struct.pack(">I", len(rest) + 1) + bytes([kind]) + rest
 
 
 def websocket(payload: bytes, opcode: int = 2, first: int = 0x80, size: int | None = None) -> bytes:
-    """One masked frame; `size` lies about the length, `first` has FIN and the reserved bits."""
+    """One masked frame; `size` overrides the length, `first` has FIN and the reserved bits."""
     length = len(payload) if size is None else size
     head = bytes([first | opcode])
     if length < 126:
@@ -161,7 +161,7 @@ def stop(number: int, amount: int = 0) -> bytes:
 
 
 def oops(number: int, amount: int = 0) -> bytes:
-    """On an even id; on an odd one the same bytes give up `amount + 1` credit."""
+    """On an even id; on an odd one the same bytes forgo `amount + 1` credit."""
     return minmux(2, number, amount, nonzero=False)
 
 

@@ -34,7 +34,7 @@ Play = Callable[["Scene"], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attacker does to a server of one protocol, and what is to come of it."""
+    """What an attacker does to a server of one protocol, and the expected result."""
 
     number: int  # of the class
     title: str
@@ -48,7 +48,7 @@ class Attack:
     handled: int = 0  # at most so many streams may reach the application; 0: any number
     send_buffer: int = 0  # bytes the system holds for the server's session; 0: as it likes
     limits: dict[str, int] = field(default_factory=dict)
-    policy: dict[str, float] = field(default_factory=dict)
+    timeouts: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"ATK-{self.number:02d} {short(self.protocol)}: {self.title}"
@@ -64,7 +64,7 @@ def short(protocol: str) -> str:
 
 @dataclass
 class Scene:
-    """What a play has at hand."""
+    """What the script of an attack can use."""
 
     attack: Attack
     target: Target
@@ -79,14 +79,14 @@ class Scene:
         return foe
 
     async def told(self) -> Facts:
-        """What the server says of the newest session."""
+        """The server's facts about the newest session."""
         facts: Facts = (await self.target.tell())["sessions"][-1]
         return facts
 
 
 @dataclass
 class Outcome:
-    """What came of an attack; `problems` is empty if all is as demanded."""
+    """The result of an attack; `problems` is empty if it is as expected."""
 
     attack: Attack
     growth: int = 0
@@ -96,7 +96,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """One line for people: what, memory against its bound, the witness's time."""
+        """One line: the attack, memory against its bound, the witness's latency."""
         word = "pass" if not self.problems else "FAIL"
         figures = f"memory +{self.growth / MIB:.2f} MiB (at most {self.attack.memory:g})"
         notes = "".join(f", {note}" for note in self.notes)
@@ -105,14 +105,14 @@ class Outcome:
 
 
 async def run(attack: Attack, zygote: Zygote) -> Outcome:
-    """Attack a fresh server."""
+    """Attack a new server."""
     outcome = Outcome(attack)
     carried = attack.protocol == WS
     protocol = "omnistreams" if carried else attack.protocol
     url = "ws://127.0.0.1:0/" if carried else "tcp://127.0.0.1:0"
     order = {
         "protocol": protocol, "url": url, "mode": attack.mode, "limits": attack.limits,
-        "policy": attack.policy, "send_buffer": attack.send_buffer,
+        "timeouts": attack.timeouts, "send_buffer": attack.send_buffer,
     }  # fmt: skip
     async with await zygote.fork(order) as target:
         address = url.replace(":0", f":{target.port}", 1)
@@ -158,7 +158,7 @@ async def assault(attack: Attack, target: Target, witness: Session, outcome: Out
 
 
 async def watch(target: Target, witness: Session, outcome: Outcome, over: asyncio.Event) -> None:
-    """While the attack runs: the witness is served, and memory is looked at.
+    """While the attack runs, check that the witness is served, and measure memory.
 
     A witness that speaks Streamux is asked less and less often: every one of its requests is
     remembered by the server, and would be counted as the attacker's doing.
@@ -184,7 +184,7 @@ async def measure_echo(witness: Session, outcome: Outcome) -> None:
 
 
 async def judge(scene: Scene, outcome: Outcome) -> None:
-    """Compare what came of the attacker's session with what should."""
+    """Compare the end of the attacker's session with the expected one."""
     attack, foe = scene.attack, scene.foe
     problems = outcome.problems
     allowed = attack.within * SLACK
@@ -221,7 +221,7 @@ async def judge(scene: Scene, outcome: Outcome) -> None:
 
 
 async def verdict_in_time(scene: Scene, allowed: float) -> Facts:
-    """What the server says once it has come to its verdict, or once its time is over."""
+    """The server's facts when it has ended the session, or after the time limit."""
     attack = scene.attack
     began = time.monotonic()
     while True:

@@ -1,4 +1,4 @@
-"""A server under attack as the tester sees it: its process, its memory, what it says of itself."""
+"""A server under attack, seen by the test: its process, its memory, its own facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 
 
 class Zygote:
-    """The process that forks servers. What it or a server writes to standard error is kept."""
+    """The process that forks servers. Their standard error is kept."""
 
     def __init__(self, folder: Path) -> None:
         self.errors = folder / "errors"
@@ -47,7 +47,7 @@ class Zygote:
             await self.process.wait()
 
     async def fork(self, order: Facts) -> Target:
-        """A fresh server."""
+        """Fork a new server."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -61,7 +61,7 @@ class Zygote:
 
 
 class Target:
-    """One server, until the block is left."""
+    """One server, until the block ends."""
 
     def __init__(self, pid: int, port: int, control: int, errors: Path) -> None:
         self.process = psutil.Process(pid)
@@ -89,8 +89,8 @@ class Target:
                 self.process.kill()
 
     async def tell(self, sweep: bool = True) -> Facts:
-        """What the server knows of its sessions, in the order they came. Before it answers it
-        looks for garbage in cycles, unless told not to."""
+        """The server's facts about its sessions, in order. It runs the cycle collector first,
+        unless `sweep` is false."""
         self._writer.write(b"sweep\n" if sweep else b"\n")
         async with asyncio.timeout(STARTING):
             line = await self._reader.readline()
@@ -99,14 +99,14 @@ class Target:
         return facts
 
     def cpu(self) -> float:
-        """Seconds of processor time the server has used."""
+        """CPU seconds that the server has used."""
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
     # --- memory
 
     def weigh(self) -> None:
-        """From here on growth is counted."""
+        """Start to measure memory growth."""
         with contextlib.suppress(OSError):  # where the system has it: forget the highest so far
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         self._base = self._peak = self._own()
@@ -115,7 +115,7 @@ class Target:
         self._peak = max(self._peak, self._own())
 
     def growth(self) -> int:
-        """The most bytes of memory that were in use beyond those at `weigh`, at any moment."""
+        """The peak growth of memory in bytes since `weigh`."""
         self.sample()
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -125,7 +125,7 @@ class Target:
         return max(0, self._peak - self._base)
 
     def _own(self) -> int:
-        """Bytes that are the process's own. Pages of the program's files, which a fresh fork has
-        not touched yet, come and go with the code that runs and hold nothing of a peer's."""
+        """Private memory of the process in bytes. Pages of program files are not counted: a new
+        fork touches them as it runs, and they contain no data of a peer."""
         info = self.process.memory_info()
         return int(info.rss - info.shared)

@@ -26,7 +26,7 @@ def endpoint(protocol: str) -> Endpoint:
 
 
 def swallow(end: Endpoint, data: bytes) -> int:
-    """Hand in bytes as a socket would; how many were taken before it gave up, or all of them."""
+    """Feed bytes like a socket. Return how many were accepted before the endpoint failed."""
     for start in range(0, len(data), READ):
         try:
             end.receive(data[start : start + READ], 1.0)

@@ -1,4 +1,4 @@
-"""When every id is taken, asking for one more is told so, in time, and nothing is lost (ATK-15)."""
+"""When every id is in use, opening another stream fails in time, and nothing is lost (ATK-15)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_peer_that_takes_no_stream_leaves_us_256() -> None:
 
 
 class Withholding:
-    """A Streamux peer that reads everything and acknowledges no cancel until it is told to."""
+    """A Streamux peer that reads everything and delays its acknowledgements of cancels."""
 
     def __init__(self) -> None:
         self.writer: asyncio.StreamWriter | None = None

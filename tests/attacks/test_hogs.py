@@ -1,4 +1,4 @@
-"""One stream that is not read, or never stops: the others of its session go on (R4, ATK-21)."""
+"""A stream that is never read, or never stops, does not block the others (R4, ATK-21)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Ask = Callable[[bytes], Awaitable[None]]
 async def visit(
     folder: Path, protocol: str, mode: str, body: Callable[[Session], Awaitable[None]]
 ) -> None:
-    """A session with a fresh server whose first stream is treated by `mode`."""
+    """A session with a new server that handles its first stream by `mode`."""
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": mode, "limits": {},
-             "policy": {"slow_reader": PAUSE}}  # fmt: skip
+             "timeouts": {"slow_reader": PAUSE}}  # fmt: skip
     async with Zygote(folder) as zygote, await zygote.fork(order) as target:
         url = f"tcp://127.0.0.1:{target.port}"
         async with polymux.connect(url, protocol=protocol):  # the witness
@@ -44,7 +44,7 @@ async def visit(
 
 
 async def fill(session: Session) -> str:
-    """Send on one stream for as long as it lasts; how it ended."""
+    """Send on one stream until it ends. Return how it ended."""
     stream = (
         await session.open() if isinstance(session, StreamuxSession) else await session.open("hog")
     )
@@ -56,7 +56,7 @@ async def fill(session: Session) -> str:
 
 
 async def asker(session: Session) -> Ask:
-    """A way to ask for an echo of some bytes, on a stream of its own."""
+    """Return a function that echoes bytes on a stream of its own."""
     if isinstance(session, StreamuxSession):
 
         async def request(data: bytes) -> None:
@@ -75,7 +75,7 @@ async def asker(session: Session) -> Ask:
 
 
 async def gaps(ask: Ask, until: float) -> list[float]:
-    """Ask again and again; how long each answer took."""
+    """Request echoes repeatedly. Return the latency of each."""
     taken = []
     while time.monotonic() < until:
         began = time.monotonic()

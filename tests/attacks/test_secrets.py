@@ -1,4 +1,4 @@
-"""What was said under TLS is recorded; what would open the TLS of it is not (S10)."""
+"""Data sent over TLS is recorded; the keys of TLS are not (S10)."""
 
 from __future__ import annotations
 

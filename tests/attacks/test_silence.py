@@ -1,4 +1,4 @@
-"""A peer that is gone without a word is noticed in time (ATK-25, R17)."""
+"""A peer that disappears silently is detected in time (ATK-25, R17)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERVAL = 15 if SOAK else 1
 
 
 def can_isolate() -> bool:
-    """May this user have a network of its own?"""
+    """Whether this user may create a network namespace."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return False
@@ -48,13 +48,13 @@ def test_every_waiter_hears_of_a_link_that_went_down() -> None:
 def test_a_stopped_peer_is_noticed_in_streamux(tmp_path: Path) -> None:
     protocol = "streamux:timeout=1"
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": "echo", "limits": {},
-             "policy": {}}  # fmt: skip
+             "timeouts": {}}  # fmt: skip
 
     async def run() -> float:
         async with Zygote(tmp_path) as zygote, await zygote.fork(order) as target:
             url = f"tcp://127.0.0.1:{target.port}"
-            policy = polymux.Timeouts(keepalive_interval=1)
-            session = await polymux.connect(url, protocol=protocol, timeouts=policy)
+            timeouts = polymux.Timeouts(keepalive_interval=1)
+            session = await polymux.connect(url, protocol=protocol, timeouts=timeouts)
             assert isinstance(session, StreamuxSession)
             assert await session.request(b"hello") == b"hello"
             target.process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""TLS as attackers and misconfigured peers meet it: verified by default, refused with a reason."""
+"""TLS against attackers and misconfigured peers: verified by default, rejected with a reason."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ async def wait(session: Session) -> None:
 
 @contextlib.asynccontextmanager
 async def served(
-    context: ssl.SSLContext, scheme: str = "tls", policy: polymux.Timeouts | None = None
+    context: ssl.SSLContext, scheme: str = "tls", timeouts: polymux.Timeouts | None = None
 ) -> AsyncIterator[polymux.Server]:
     protocol = "omnistreams" if scheme == "wss" else "mplex"
     handler = wait if scheme == "wss" else echo
     async with await polymux.serve(
-        handler, f"{scheme}://127.0.0.1:0", protocol=protocol, tls=context, timeouts=policy
+        handler, f"{scheme}://127.0.0.1:0", protocol=protocol, tls=context, timeouts=timeouts
     ) as server:
         yield server
 
@@ -125,8 +125,8 @@ def test_clients_of_tls_1_1_and_clients_of_nothing_at_all_leave_the_others_in_pe
         return str(problem.value)
 
     async def run() -> None:
-        policy = polymux.Timeouts(handshake=1.0)
-        async with served(server_context(), policy=policy) as server:
+        timeouts = polymux.Timeouts(handshake=1.0)
+        async with served(server_context(), timeouts=timeouts) as server:
             async with polymux.connect(server.url, protocol="mplex", tls=trusting()) as good:
                 hello = bytes.fromhex("1603010200010001fc0303") + bytes(40)  # and then silence
                 await asyncio.gather(

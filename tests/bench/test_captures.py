@@ -1,4 +1,4 @@
-"""The capture part of the benchmark runs, and its captures hold what they are said to hold."""
+"""The capture part of the benchmark runs, and its captures contain what they claim to."""
 
 from pathlib import Path
 

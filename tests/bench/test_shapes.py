@@ -1,4 +1,4 @@
-"""Captures of every shape hold the frames they are said to hold."""
+"""Captures of every shape contain the frames they claim to."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands that run until told to stop may be told so as soon as they say they are there."""
+"""Commands handle SIGINT and SIGTERM from the moment they print that they are running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = {
 
 @pytest.fixture
 def unheard() -> Iterator[list[int]]:
-    """The signals that nobody took, each of which would have ended the process."""
+    """The signals without a handler, each of which would have ended the process."""
     taken: list[int] = []
 
     def take(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""An omnistreams connection, recorded as it passed, gives the tables of what was said in it."""
+"""The tables of a recorded omnistreams connection match what was sent."""
 
 from __future__ import annotations
 

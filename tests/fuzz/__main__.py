@@ -23,8 +23,10 @@ with atheris.instrument_imports(include=DECODERS):
 
 
 def fuzz(target: str, seconds: float, jobs: Path) -> int:
-    """One target in a process of its own, for atheris ends the process it runs in: a fork of this
-    one, in which the code has been made ready for all of them. Its number."""
+    """Fork a process for one target, because atheris ends its process. Return the process id.
+
+    The code has been instrumented for all targets before the fork.
+    """
     corpus = jobs / target
     corpus.mkdir()
     for n, seed in enumerate(seeds_of(target)):

@@ -1,4 +1,4 @@
-"""Where fuzzing begins: the vectors' conversations, the lying captures, and what was found."""
+"""Seeds for fuzzing: the test vectors, the malformed captures, and earlier findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def raw_bytes(text: str) -> bytes:
 
 
 def conversations(folder: str, sides: str = "da") -> list[bytes]:
-    """What one side says in every vector of a protocol; and both, for those who watch."""
+    """The bytes of one side in every vector of a protocol; and of both, for observers."""
     found: list[bytes] = []
     for path in sorted((VECTORS / folder).glob("*.json")):
         for vector in json.loads(path.read_text()):
@@ -33,7 +33,7 @@ def conversations(folder: str, sides: str = "da") -> list[bytes]:
 
 
 def hex_strings(folder: str) -> list[bytes]:
-    """Every string of hex in the vectors of a folder, whatever its place."""
+    """Every string of hex in the vectors of a folder."""
     found: list[bytes] = []
     for path in sorted((VECTORS / folder).glob("*.json")):
         for text in re.findall(r'"((?:[0-9a-f]{2} ?){2,2000})"', path.read_text()):
@@ -42,7 +42,7 @@ def hex_strings(folder: str) -> list[bytes]:
 
 
 def seeds_of(target: str) -> list[bytes]:
-    """Whole inputs of a target: its choosing bytes, then a conversation."""
+    """Complete inputs of a target: the bytes that select options, then a vector."""
     made: list[bytes] = []
     if target == "captures":
         talk = build.frame(build.ALICE, build.BOB, 1, payload=b"\x08\x00\x0a\x01x")

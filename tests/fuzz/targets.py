@@ -56,7 +56,7 @@ def pieces(data: bytes, cut: int) -> Iterator[bytes]:
 
 
 def decoder(protocol: str) -> Target:
-    """A live endpoint. Behind whatever came it must still see an opening, or have given up."""
+    """A live endpoint. After any input it must still accept an opening, or have failed."""
     name = "omnistreams" if protocol.startswith("omnistreams") else protocol
     behind = b"".join(opening(name, n) for n in range(1000, 1000 + OPENINGS))
     limits = dict.fromkeys(
@@ -91,7 +91,7 @@ def decoder(protocol: str) -> Target:
 
 
 def finish_frame(endpoint: Endpoint) -> None:
-    """Send what the frame at hand still lacks, by its own header; no more than a limit allows."""
+    """Send the missing bytes of the current frame, by its header, up to a limit."""
     d = endpoint.connection.direction(0)
     for _ in range(8):
         lacking = d.part_bytes_left if d.in_payload else max(0, d.bytes_needed - d.buffered_bytes())
@@ -103,7 +103,7 @@ def finish_frame(endpoint: Endpoint) -> None:
 
 
 def observer(data: bytes) -> None:
-    """Whatever is watched, every byte is accounted for, also across a snapshot and a gap."""
+    """An observer accounts for every byte, also across a snapshot and a gap."""
     if len(data) < 3:
         return
     text = [*PROTOCOLS, "omnistreams:carrier=websocket", "omnistreams"][data[0] % 9]
@@ -153,7 +153,7 @@ def websocket(data: bytes) -> None:
 
 
 def captures(data: bytes) -> None:
-    """A capture file: read to its end, or refused with a place; never more bytes than it has."""
+    """A capture file: read to its end, or rejected with an offset; never more bytes than it has."""
     refused = ""
     handle, path = tempfile.mkstemp(suffix=".pcapng")
     try:
@@ -172,7 +172,7 @@ def captures(data: bytes) -> None:
 
 
 def guessing(data: bytes) -> None:
-    """Any two directions: a verdict with evidence, or none with a reason."""
+    """Detection on any two directions: a protocol with evidence, or none with a reason."""
     if len(data) < 3:
         return
     parts: list[tuple[int, bytes, int]] = []

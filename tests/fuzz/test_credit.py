@@ -1,4 +1,4 @@
-"""Credit at the edges of 64 bits, in any order: nothing but a verdict comes of it (R7)."""
+"""Credit at the limits of 64 bits, in any order: violations, never a crash (R7)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ POOLS = {"nerdbank:version=2": nerdbank(2), "nerdbank:version=3": nerdbank(3),
 
 
 def watched(protocol: str, frames: list[bytes], chance: Random) -> None:
-    """Somebody watches: every frame is judged, whatever the ones before it broke."""
+    """An observer validates every frame, also after violations."""
     observer = Observer(create(protocol, Limits()))
     for side in (0, 1):
         random = words.ODD if side == 0 else bytes(16)
@@ -88,7 +88,7 @@ def watched(protocol: str, frames: list[bytes], chance: Random) -> None:
 
 
 def answered(protocol: str, frames: list[bytes]) -> None:
-    """Somebody answers: the first frame that cannot be borne ends it, by name."""
+    """An endpoint ends at the first frame that violates a fatal rule, and names it."""
     endpoint = Endpoint(create(protocol, Limits(), vantage=1), 1, direct=True)
     endpoint.start(bytes(16))
     with contextlib.suppress(PeerViolation, LimitExceeded):

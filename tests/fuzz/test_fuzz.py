@@ -23,7 +23,7 @@ LONGEST = 1.0  # seconds an input may take, on an idle machine
 
 
 def inputs(target: str, seconds: float) -> Iterator[bytes]:
-    """The seeds as they are, then changed at random, for so long; the same ones in every run."""
+    """Run the seeds, then random mutations of them, for a fixed time; the same in every run."""
     seeds = seeds_of(target)
     yield from seeds
     chance = Random(target)

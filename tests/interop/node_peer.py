@@ -209,12 +209,12 @@ class Peer:
         return [m for m in self.said if m["event"] == name and match.items() <= m.items()]
 
     def forget(self) -> None:
-        """Drop what was said so far, so that `event` and `seen` only know what comes."""
+        """Drop the events so far, so that `event` and `seen` only see later ones."""
         self.said.clear()
         self._fresh.clear()
 
     async def exit(self, *, timeout: float = 10.0) -> int:
-        """Wait until the process has ended by itself, and all it said was read: its exit code."""
+        """Wait until the process has ended and its output is read. Return its exit code."""
         _, running = await asyncio.wait(self._tasks, timeout=timeout)
         if running:
             raise PeerFailed(f"{self.script}: still runs; {self._last()}")

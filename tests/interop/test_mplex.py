@@ -1,4 +1,4 @@
-"""polymux speaks mplex with npm `multiplex` and `@libp2p/mplex`, in both roles."""
+"""polymux interoperates over mplex with npm `multiplex` and `@libp2p/mplex`, in both roles."""
 
 from __future__ import annotations
 

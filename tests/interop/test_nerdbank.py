@@ -1,4 +1,4 @@
-"""polymux speaks Nerdbank v1, v2 and v3 with npm `nerdbank-streams`, in both roles."""
+"""polymux interoperates over Nerdbank v1, v2 and v3 with npm `nerdbank-streams`, in both roles."""
 
 from __future__ import annotations
 

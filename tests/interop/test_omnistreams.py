@@ -1,4 +1,4 @@
-"""polymux speaks omnistreams with npm `omnistreams` 0.9.0 over a WebSocket, in both roles."""
+"""polymux interoperates with npm `omnistreams` 0.9.0 over a WebSocket, in both roles."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_data_beyond_what_we_asked_for_costs_the_peer_that_stream(talk: Ta
 async def test_an_id_that_the_peer_gave_up_in_silence_is_used_again(talk: Talk) -> None:
     doomed = await talk.peer.call("open", metadata="doomed")
     receiver = await talk.theirs("doomed")
-    await talk.peer.call("cancel", stream=doomed["stream"])  # we are not told
+    await talk.peer.call("cancel", stream=doomed["stream"])  # the peer does not notify us
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(receiver.receive(), 0.05)
     for _ in range(257):

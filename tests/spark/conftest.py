@@ -30,7 +30,7 @@ def kept_cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     patch = pytest.MonkeyPatch()
     folder = pytestconfig.rootpath / ".pytest_cache" / "polymux"
     patch.setenv("POLYMUX_CACHE", str(folder))
-    # A run leaves no process behind; one test makes the archive if it is not there.
+    # Sessions start no background process; one test creates the archive if needed.
     patch.setenv("POLYMUX_CLASS_DATA", "use")
     yield folder
     patch.undo()

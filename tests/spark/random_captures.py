@@ -104,7 +104,7 @@ class Switch:
 
 
 def without_spark(paths: Sequence[Path], out: Path) -> None:
-    """The same tables by the walk alone."""
+    """The same tables, analyzed without Spark."""
     plan = AnalysisOptions().with_content()
     with TableWriter(out, "part-0") as writer, read_sessions(map(str, paths)) as reading:
         for session in reading:

@@ -1,4 +1,4 @@
-"""Two live endpoints and a scheduler that wishes them ill, on a clock that nobody waits for."""
+"""Two live endpoints under an adversarial scheduler, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG = 300.0  # virtual seconds in which everything that can end has ended
 
 
 class Stuck(AssertionError):
-    """Somebody waits who should not; the text has the seed that shows it."""
+    """A task waits that should not; the message has the seed that reproduces it."""
 
 
 class Stage:
@@ -65,7 +65,7 @@ class Stage:
             await asyncio.wait([watching])
 
     def delay(self, session: Session) -> None:
-        """Bytes take a while, another one each time, so that everything crosses everything."""
+        """Deliver bytes with a random delay, so that frames of both sides cross."""
         pipe: Any = session.transport
         assert isinstance(pipe, MemoryTransport)
         plain = pipe._deliver
@@ -93,7 +93,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def watch(self) -> None:
-        """No pause is ever longer than its clock allows."""
+        """Check that no read pause is longer than its timeout."""
         while True:
             for session in self.sessions:
                 since = session.read_backpressure.paused_at
@@ -110,7 +110,7 @@ class Stage:
                 raise AssertionError(f"seed {self.seed}: {task.exception()!r}")
 
     async def calm_down(self) -> None:
-        """Nobody starts anything; whoever still waits gives up; every stream comes to its end."""
+        """Start nothing new, cancel what still waits, and let every stream end."""
         await self.stop_pending()
         await asyncio.sleep(20.0)  # everything under way arrives
         for _ in range(3):
@@ -152,7 +152,7 @@ class Stage:
             assert not kept, f"{self.protocol} seed {self.seed}: side {side} still holds {kept}"
 
     async def part(self, together: bool) -> None:
-        """Both close, at once or one after the other; then nobody is left."""
+        """Close both sides, at once or one after the other; no task may remain."""
         began = self.loop.time()
         near, far = self.sessions
         if together:

@@ -86,7 +86,7 @@ class Actor:
     # --- the end of it
 
     async def calm(self) -> None:
-        """Take what waits, end everything, read everything."""
+        """Accept all waiting streams, end and read everything."""
         while len(self.session.accept_queue):
             await self.accept()
         await asyncio.gather(*[self.finish(stream) for stream in list(self.streams)])
@@ -100,7 +100,7 @@ class Actor:
 
 
 def reads(stream: Stream) -> bool:
-    """Is somebody reading already? One at a time may."""
+    """Whether a task is already reading; only one at a time may."""
     return stream.read_waiter is not None and stream.read_waiter.state != IDLE
 
 
@@ -211,7 +211,7 @@ class ItemActor(Actor):
             stream.stop(self.chance.choice([0, 1, 5000]))
 
     async def calm(self) -> None:
-        """Streams have no openings: both sides must get hold of every one to be done with it."""
+        """Minmux has no openings: both sides must use every stream to end it."""
         for number in range(10):
             with contextlib.suppress(polymux.PolymuxError):
                 writes = number % 2 == 1 - self.session.endpoint.side
@@ -234,6 +234,6 @@ def actor_for(protocol: str) -> type[Actor]:
 
 
 async def quietly(act: Callable[[], Awaitable[None]]) -> None:
-    """Whatever the API refuses is refused; anything else is a bug."""
+    """Suppress the documented errors of the API; any other is a bug."""
     with contextlib.suppress(polymux.PolymuxError):
         await act()

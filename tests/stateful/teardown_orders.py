@@ -95,7 +95,7 @@ class World:
                 self.links[side].append(data)
 
     def deliver(self, side: int) -> None:
-        """The oldest bytes of `side` arrive; a peer that convicts raises."""
+        """Deliver the oldest bytes of `side`; a reported violation raises."""
         reader = 1 - side
         data = self.links[side].pop(0)
         left = self.ends[reader].data_to_send(0)  # formed before reading leaves before it
@@ -111,7 +111,7 @@ class World:
                 self.ends[side].resume(event.stream)
 
     def settle(self) -> None:
-        """Everything on its way arrives."""
+        """Deliver everything in flight."""
         for _ in range(100):
             self.flush()
             if not any(self.links):
@@ -122,7 +122,7 @@ class World:
         raise AssertionError("the two never come to rest")
 
     def wind_up(self) -> None:
-        """What was left to do is done, and whoever has not ended the stream gives it up."""
+        """Finish pending work; a side that has not ended the stream aborts it."""
         for side in (0, 1):
             while self.scripts[side]:
                 self.act(side, self.scripts[side].pop(0))
@@ -139,7 +139,7 @@ class World:
         self.settle()
 
     def leftovers(self) -> list[str]:
-        """What either side still holds once all is over; should be nothing."""
+        """The state that either side still holds at the end; should be empty."""
         found = []
         for side, end in enumerate(self.ends):
             streams = [s.label() for s in end.protocol.streams.all() if not s.over]
@@ -158,7 +158,7 @@ class World:
 def orders(
     protocol: str, scripts: tuple[Script, Script], depth: int, accepted: bool = True
 ) -> Iterator[tuple[tuple[str, ...], World]]:
-    """Every order of the first `depth` moves, each with a world in which it has happened."""
+    """Every order of the first `depth` moves, each with the resulting state."""
     paths: list[tuple[str, ...]] = [()]
     while paths:
         path = paths.pop()

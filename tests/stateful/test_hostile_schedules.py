@@ -1,4 +1,4 @@
-"""Random full and empty readers, cancels, closes, resets and crossings: nothing sticks or leaks."""
+"""Random full and empty readers, cancels, closes, resets and crossings: nothing hangs or leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Minmux sender whose reader has stopped holds nothing for ever, in whatever order both end."""
+"""A Minmux sender whose reader has stopped releases everything, in any order of ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends, aborts, closes and acceptances that cross: nobody is convicted and nothing is left."""
+"""Ends, aborts, closes and acceptances that cross: no violations, and nothing is left."""
 
 from __future__ import annotations
 

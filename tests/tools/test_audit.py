@@ -1,4 +1,4 @@
-"""Nothing of ours runs data as code: the whole source is walked, not searched by words."""
+"""The source never runs data as code: checked on the syntax tree, not by searching words."""
 
 from __future__ import annotations
 

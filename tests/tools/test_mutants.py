@@ -81,7 +81,7 @@ def test_faults_are_noticed_and_the_tree_is_left_alone() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_fault_outside_of_functions_is_noticed() -> None:
-    """A constant is there anew only in a process that loads the module with it."""
+    """A changed constant takes effect only in a process that imports the changed module."""
     outside = sample(100, 2, "core/varint.py::")
     assert len(outside) > 2
     assert not any(mutant.function for mutant in outside)

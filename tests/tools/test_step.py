@@ -1,4 +1,4 @@
-"""What is said while a command runs that is quiet for long."""
+"""The progress that is printed while a long, quiet command runs."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The thin edge to Apache Spark: finding Java, starting a session, checking an installation.
+"""polymux on Apache Spark: sessions, the batch pipeline, the data source, following and the sink.
 
-Imports `analysis` and what lies below it; only `cli` and `report` import this. PySpark itself is
-imported when a session is asked for, so this package loads without it. The names below are
-looked up on first use for the same reason.
+Imports `analysis` and the layers below it; only `cli` and `report` import this package. PySpark is
+imported when a session is started, so the package loads without it; the names below are resolved on
+first use for the same reason.
 """
 
 from importlib import import_module

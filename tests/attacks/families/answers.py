@@ -1,4 +1,4 @@
-"""The victim is made to answer, or cannot (ATK-02, 04)."""
+"""The server is forced to reply, or cannot send its replies (ATK-02, 04)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ACKS = 3_000_000  # answers until every buffer between the two is full
 
 
 def openings_to_reject(protocol: str) -> Iterator[bytes]:
-    """Past those the server lets wait, each must be turned away."""
+    """Beyond the accept backlog each stream must be rejected."""
     for n in range(PAIRS):
         yield opening(protocol, n)
 
@@ -67,15 +67,15 @@ def provoking() -> list[Attack]:
     unread = {"write": PATIENCE}
     late = PATIENCE + 1
     made = [
-        Attack(2, "openings to be turned away, answers unread", protocol,
+        Attack(2, "openings to be rejected, replies unread", protocol,
                flooding(openings_to_reject(protocol), unread=True), ENDED,
-               (*BUCKET, *GIVEN_UP), memory=16, mode="deaf", policy=unread, within=late)
+               (*BUCKET, *GIVEN_UP), memory=16, mode="deaf", timeouts=unread, within=late)
         for protocol in (MPLEX, V1, V2, V3)
     ]  # fmt: skip
     made += [
         Attack(2, "windows overrun, answers unread", protocol,
                flooding(overrun_windows(protocol), unread=True), ENDED, (*BUCKET, *GIVEN_UP),
-               memory=16, limits={"receive_window": WINDOW}, policy=unread, within=late)
+               memory=16, limits={"receive_window": WINDOW}, timeouts=unread, within=late)
         for protocol in (V2, V3)
     ]  # fmt: skip
     pings = (words.websocket(bytes(100), opcode=9) for _ in range(PAIRS))
@@ -88,7 +88,7 @@ def provoking() -> list[Attack]:
             ENDED,
             ("unknown_stream_burst", *BUCKET, *GIVEN_UP),
             memory=16,
-            policy=unread,
+            timeouts=unread,
             within=late,
         ),
         Attack(
@@ -99,7 +99,7 @@ def provoking() -> list[Attack]:
             ENDED,
             ("unknown_stream_burst", *BUCKET, *GIVEN_UP),
             memory=16,
-            policy=unread,
+            timeouts=unread,
             within=late,
         ),
         Attack(
@@ -110,7 +110,7 @@ def provoking() -> list[Attack]:
             ENDED,
             ("empty_frame_burst", *GIVEN_UP),
             memory=16,
-            policy=unread,
+            timeouts=unread,
             within=late,
         ),
         Attack(
@@ -121,7 +121,7 @@ def provoking() -> list[Attack]:
             ENDED,
             ("empty_frame_burst", "unknown_stream_burst", *BUCKET, *GIVEN_UP),
             memory=16,
-            policy=unread,
+            timeouts=unread,
             within=late,
         ),
         Attack(
@@ -132,7 +132,7 @@ def provoking() -> list[Attack]:
             ENDED,
             ("empty_frame_burst",),
             memory=16,
-            policy=unread,
+            timeouts=unread,
             within=late,
         ),
     ]
@@ -150,7 +150,7 @@ def on_websocket(messages: bytes) -> bytes:
 
 
 def unread_echo(protocol: str) -> Play:
-    """What is sent comes back, and is never read: the server's writers must wait, then end it.
+    """Echoed data is never read: the server's writers must wait, and then end the session.
 
     Windows and credit bound some of it; the server's own buffers must bound the rest.
     """
@@ -184,7 +184,7 @@ def content_on(protocol: str, n: int, data: bytes) -> bytes:
 
 
 async def unread_replies(scene: Scene) -> None:
-    """Request after request, each whole; no reply is ever read."""
+    """Complete requests, whose replies are never read."""
     await scene.foe.dial(unread=True)
     body = bytes(60_000)
     await scene.foe.flood(words.streamux(n, body, last=True) for n in range(2000))
@@ -201,7 +201,7 @@ def unread() -> list[Attack]:
     plays |= {STREAMUX: unread_replies, MINMUX: unread_items}
     return [
         Attack(4, "what is echoed is never read", protocol, play, ENDED,
-               ("deadline write", TIMED_OUT), memory=16, policy={"write": PATIENCE},
+               ("deadline write", TIMED_OUT), memory=16, timeouts={"write": PATIENCE},
                within=PATIENCE + 2, send_buffer=4096 if protocol == MINMUX else 0)
         for protocol, play in plays.items()
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from tests.attacks.raw_frames import Nerdbank, msgpack_blob
 
 
 def shapes() -> list[bytes]:
-    """Values that should never be taken apart."""
+    """Values that must never be decoded completely."""
     most32, most16 = b"\xff" * 4, b"\xff" * 2
     found = [
         b"\x91" * 60_000, b"\x91" * 1_000_000, b"\x81\xa0" * 30_000, b"\xdc\xff\xff" * 20_000,

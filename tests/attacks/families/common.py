@@ -1,4 +1,4 @@
-"""What the families share: protocols, and streams that an attacker opens in any of them."""
+"""Shared by the families: protocols, and the frames for streams of an attacker in each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opening(protocol: str, n: int) -> bytes:
 
 
 def resetting(protocol: str, n: int) -> bytes:
-    """Give the n-th stream up."""
+    """Abort the n-th stream."""
     if protocol == MPLEX:
         return words.mplex(n, words.RESET)
     if protocol in NERDBANK:
@@ -66,7 +66,7 @@ def content(protocol: str, n: int, data: bytes) -> bytes:
 
 
 def flooding(pieces: Iterable[bytes], unread: bool = False) -> Play:
-    """Connect and send these pieces until the server has had enough."""
+    """Connect and send these pieces until the server closes."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial(unread=unread)
@@ -77,7 +77,7 @@ def flooding(pieces: Iterable[bytes], unread: bool = False) -> Play:
 
 
 def saying(*pieces: bytes, hello: bool = True) -> Play:
-    """Connect and send just this."""
+    """Connect and send only this."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial(hello=hello)
@@ -88,7 +88,7 @@ def saying(*pieces: bytes, hello: bool = True) -> Play:
 
 
 def repeated(first: bytes, one: bytes, pause: float = 0.0) -> Play:
-    """Connect, send `first`, and after a while the same piece without end."""
+    """Connect, send `first`, and then the same piece without end."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()

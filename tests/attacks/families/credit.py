@@ -38,7 +38,7 @@ OVERRUNS = (("1 byte", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [
 
 
 def hogging(protocol: str, piece: int, rounds: int) -> Play:
-    """One stream is filled, and nobody reads it."""
+    """One stream is filled and never read."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
@@ -56,7 +56,7 @@ def slow_readers() -> list[Attack]:
     calm = {"slow_reader": PAUSE}
     made = [
         Attack(5, "a stream that nobody reads", protocol, hogging(protocol, 20_000, 1500), COUNTED,
-               ("stream_buffer_bytes",), memory=24, mode="slow", policy=calm)
+               ("stream_buffer_bytes",), memory=24, mode="slow", timeouts=calm)
         for protocol in (MPLEX, V1, STREAMUX)
     ]  # fmt: skip
     made += [
@@ -74,7 +74,7 @@ def slow_readers() -> list[Attack]:
             ("stream_buffer_bytes",),
             memory=24,
             mode="slow",
-            policy=calm,
+            timeouts=calm,
         ),
         Attack(
             5,

@@ -34,7 +34,7 @@ IDLE = ("empty_frame_burst", "too many frames")
 
 
 def dribbling(protocol: str) -> Play:
-    """One byte a frame, within all leave; every frame must be seen, none may cost much."""
+    """One byte per frame, within the credit; every frame must be processed at a low cost."""
 
     async def play(scene: Scene) -> None:
         foe = scene.foe

@@ -1,4 +1,4 @@
-"""Hostile names and texts, false handshakes, wrong roles and carriers (ATK-17 to 20, 22, 23, 28,
+"""Hostile names and texts, wrong handshakes, roles and encapsulations (ATK-17 to 20, 22, 23, 28,
 29)."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def names() -> list[Attack]:
 
 
 def lingering(*pieces: bytes) -> Play:
-    """Send, each after a while, and see what comes of it."""
+    """Send the pieces with pauses between them."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
@@ -96,7 +96,7 @@ def lingering(*pieces: bytes) -> Play:
 
 
 def half_open(part: bytes, count: int) -> Play:
-    """Many who begin a handshake and do not finish it; all are gone once their time is over."""
+    """Many connections that never finish their handshake; all must be closed after the timeout."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial(hello=False)
@@ -120,7 +120,7 @@ def handshakes() -> list[Attack]:
     count = 1000 if SOAK else 300
     made = [
         Attack(18, "handshakes that are never finished", protocol, half_open(part, count), REFUSED,
-               memory=32, policy={"handshake": PATIENCE}, within=1.5)
+               memory=32, timeouts={"handshake": PATIENCE}, within=1.5)
         for protocol, part in parts.items()
     ]  # fmt: skip
     made += [
@@ -197,7 +197,7 @@ def carriers() -> list[Attack]:
 
 
 def told_code(data: bytes, code: int) -> Play:
-    """The server says why in its close frame."""
+    """The server gives the reason in its close frame."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()

@@ -37,7 +37,7 @@ def pairs_on_websocket() -> Iterator[bytes]:
 
 
 def stops_on_many_ids() -> Iterator[bytes]:
-    """In Minmux nobody opens: each id is written and stopped."""
+    """Minmux has no opening: each id is written and stopped."""
     for n in range(PAIRS):
         yield words.stop(2 * n + 1)
 
@@ -190,7 +190,7 @@ def dead() -> list[Attack]:
 
 
 def colliding() -> list[Attack]:
-    """Ids chosen so that they all fall into one place of the table of streams."""
+    """Ids chosen to collide in the hash table of streams."""
     ids = [n << 32 for n in range(1, 1001)]
     frames = [words.mplex(n, words.NEW) for n in ids]
     frames += [words.mplex(n, words.MESSAGE, b"x") for _ in range(50) for n in ids]

@@ -31,7 +31,7 @@ WIDE = bytes([1, 29, 1, 50])  # a Streamux layout with 29 bits of length
 
 
 def trailing(head: bytes, hello: bool = True) -> Play:
-    """A header that announces much, and then as much of it as the server takes."""
+    """A header that announces a large frame, then as much of it as the server accepts."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial(hello=hello)
@@ -99,7 +99,7 @@ def unfinished() -> list[Attack]:
     }  # fmt: skip
     made = [
         Attack(9, "half a header, then nothing", protocol, saying(half), ENDED,
-               ("deadline frame",), memory=1, policy={"frame": PATIENCE}, within=PATIENCE + 1.5)
+               ("deadline frame",), memory=1, timeouts={"frame": PATIENCE}, within=PATIENCE + 1.5)
         for protocol, half in halves.items()
     ]  # fmt: skip
     made += [
@@ -108,14 +108,14 @@ def unfinished() -> list[Attack]:
         Attack(9, "an empty message", OMNI, saying(bytes(4)), COUNTED,
                ("omnistreams.empty-message",), memory=1),
         Attack(9, "half a control frame, byte by byte", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
-               ENDED, ("deadline frame",), memory=1, policy={"frame": PATIENCE},
+               ENDED, ("deadline frame",), memory=1, timeouts={"frame": PATIENCE},
                within=PATIENCE + 1.5),
     ]  # fmt: skip
     return made
 
 
 def drip(data: bytes) -> Play:
-    """Byte by byte: progress within a frame does not buy time."""
+    """Byte by byte: progress within a frame does not extend the timeout."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
@@ -127,7 +127,7 @@ def drip(data: bytes) -> Play:
 
 
 def bombs(protocol: str) -> Play:
-    """The whole corpus, a connection each; every one must be closed or leave no trace."""
+    """The whole corpus, one connection each; every one must be closed or have no effect."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
@@ -181,7 +181,7 @@ def endless() -> list[Attack]:
 
 
 def endless_data() -> Play:
-    """As many messages as are asked for, for a while; what was read is gone."""
+    """As many messages as credit allows; memory of read messages is freed."""
 
     async def play(scene: Scene) -> None:
         foe = scene.foe

@@ -38,7 +38,7 @@ def test_a_run_whose_staging_was_removed_says_so_and_publishes_nothing(tmp_path:
     first = StagedOutput(str(tmp_path / "tables"))
     second = StagedOutput(str(tmp_path / "tables"))
     (first.staging / "sessions").mkdir(parents=True)  # a worker that was still writing
-    with pytest.raises(PolymuxError, match="removed while the run went on"):
+    with pytest.raises(PolymuxError, match="were removed during the run"):
         first.collect_files([])
     assert not first.final.exists()
     assert second.ready.is_dir()

@@ -20,12 +20,12 @@ TASKS = 24
 BARE = """
 import sys
 
-class Nobody:
+class HidePolymux:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "polymux":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-sys.meta_path.insert(0, Nobody())
+sys.meta_path.insert(0, HidePolymux())
 """
 
 DRIVER = """
@@ -56,7 +56,7 @@ with spark_session(master, conf=json.loads(conf)) as spark:
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     told["executors"] = executors
     told["session goes on"] = spark.range(3).count()
-# Workers as on a machine where nobody installed polymux.
+# Workers on a machine without polymux.
 bare = os.path.join(os.path.dirname(flag), "bare")
 os.mkdir(bare)
 with open(os.path.join(bare, "sitecustomize.py"), "w") as file:
@@ -81,7 +81,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(standalone_cluster: Cluster, run_driver: RunDriver, capture: Path) -> Any:
-    """What the driver said; one worker dies while it walks the second time."""
+    """The results of the driver; one worker is killed during the second analysis."""
     cluster, flag = standalone_cluster, capture.parent / "now"
     killed = threading.Event()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """One capture of 24 sessions, and the digests of its tables by the walk without Spark."""
+    """One capture of 24 sessions, and the digests of its tables from an analysis without Spark."""
     folder = tmp_path_factory.mktemp("captures")
     capture = folder / "all.pcapng"
     record([capture], conversations(100, 24))

@@ -1,4 +1,4 @@
-"""References that stay in their files: a walk that reads them piece by piece sees the same."""
+"""References that stay in their files: reading them in pieces gives the same sessions."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -81,7 +81,7 @@ def open_reader(_: str) -> Callable[[int, int], bytes]:
 
 
 def seen(session: TcpSession) -> tuple[object, ...]:
-    """Everything that a walk learns of a session."""
+    """Everything that an analysis reads of a session."""
     digest = sha256()
     rows = 0
     for batch in session.batches(1 << 20):
@@ -104,7 +104,7 @@ def seen(session: TcpSession) -> tuple[object, ...]:
 
 
 def stored(staging: Path, rows: list[FlowRefs]) -> StoredFlow:
-    """The rows as an index task leaves them."""
+    """The rows as an index task writes them."""
     with ReferenceWriter(str(staging)) as writer:
         writer.add(rows)
     (flow,) = ReferenceReader(

@@ -1,4 +1,4 @@
-"""One huge session beside many small ones: who walks it when, and who walks beside it."""
+"""One huge session beside many small ones: its task starts first, the others run beside it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

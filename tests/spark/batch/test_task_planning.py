@@ -1,4 +1,4 @@
-"""Which task does what: every span indexed once, every flow walked once, the heaviest first."""
+"""Task planning: every span indexed once, every flow analyzed once, the heaviest first."""
 
 from itertools import pairwise
 from pathlib import Path

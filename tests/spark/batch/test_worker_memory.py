@@ -1,4 +1,4 @@
-"""Memory stays flat: a session of gigabytes is walked by a worker that holds a few megabytes of it.
+"""Memory stays flat: a worker analyzes a session of gigabytes with a few megabytes of memory.
 
 The long form (`make soak`) makes a capture of 4 GB with one session of 2 GB and prints what the
 workers and the driver had at most; POLYMUX_SOAK_GIGABYTES makes it larger or smaller.

@@ -1,4 +1,4 @@
-"""`spark.read.format("polymux")`: the rows of the walk, as DataFrames."""
+"""`spark.read.format("polymux")`: the rows of the analysis as DataFrames."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Which Java is taken, what is said when none fits, and Spark on the Java from PyPI."""
+"""Which Java is selected, the message when none fits, and Spark on the Java from PyPI."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The shared session: how it is set up, and that nobody but its owner ends it."""
+"""The shared session: its settings, and that only its owner ends it."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def test_the_workers_run_this_interpreter_and_import_this_polymux(spark: "SparkS
 
     rows = spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
     assert {row[:2] for row in rows} == {(sys.executable, errors.__file__)}
-    # Not from the archive in SPARK_HOME, which Python would compile anew each time.
+    # Not from the archive in SPARK_HOME, which every worker would compile again.
     assert all(row[2].endswith(f"pyspark{os.sep}__init__.py") for row in rows)
     assert not any(".zip" in row[2] for row in rows)
 

@@ -64,7 +64,7 @@ def test_the_masters_of_a_pair_are_all_known() -> None:
 
 def test_a_master_that_does_not_answer_is_named_at_once() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"spark://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PolymuxError, match=url):
             check_reachable(parse_master(url), timeout=2.0)

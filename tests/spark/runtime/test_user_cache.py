@@ -1,4 +1,4 @@
-"""Things made once in the per-user cache, whoever else is at it and whatever the folder is."""
+"""Files are created once in the per-user cache, despite concurrent processes and bad folders."""
 
 import os
 import subprocess

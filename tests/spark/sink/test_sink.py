@@ -103,7 +103,7 @@ print(json.dumps({
 
 
 class Collecting(threading.Thread):
-    """A collector beside the test; it ends when told so by a file, and says so by another."""
+    """A collector in another process; one file tells it to stop, and it reports by another."""
 
     def __init__(self, folder: Path, protocols: dict[str, str]) -> None:
         super().__init__(daemon=True)

@@ -37,7 +37,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict
 
 
 def run_once(spark: SparkSession, inbox: Path, out: Path) -> list[BatchReport]:
-    """What is there now, to its end."""
+    """Follow the existing files to their end."""
     done: list[BatchReport] = []
     query = start_following(
         spark, str(inbox), str(out), content=True, timeouts=WAITS, available_now=True,

@@ -1,4 +1,4 @@
-"""Putting finished tables in place: all of them at once, or none."""
+"""Publishing finished tables atomically: all of them, or none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ AT_FDCWD = -100
 
 
 class StagedOutput:
-    """A directory of tables being written beside the one it will replace.
+    """A directory of tables that is written beside the one it will replace.
 
-    Workers write under `staging`; `gather` takes the files of the winning attempts out of it into
-    `ready`, and `publish` swaps that in. A worker that was given up may go on writing: what it
-    writes stays in `staging`. A run that fails or is killed leaves the old output untouched, and
-    its leftovers are removed by the next run.
+    Workers write below `staging`; `collect_files` moves the files of successful attempts to
+    `ready`, and `publish` swaps that into place. An attempt that Spark has abandoned may go on
+    writing: its files stay in `staging`. A run that fails or is killed leaves the old output
+    unchanged, and the next run removes its leftovers.
+
+    Raises:
+        PolymuxError: `out` cannot hold tables; see `check_output`.
+        UnwritableOutput: The directories cannot be created.
     """
 
     def __init__(self, out: str) -> None:
@@ -42,7 +46,8 @@ class StagedOutput:
             raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
     def clear_leftovers(self) -> None:
-        # The whole name: that of an output `tables-new` begins like one of `tables`.
+        """Remove the directories of earlier runs with the same output."""
+        # Match the full name: the leftovers of `tables-new` also begin with `tables`.
         ours = re.compile(
             re.escape(STAGING_PREFIX + self.final.name) + "-[0-9a-f]{32}(-ready(-old)?)?"
         )
@@ -51,12 +56,16 @@ class StagedOutput:
                 shutil.rmtree(path, ignore_errors=True)
 
     def collect_files(self, files: Iterable[str]) -> None:
-        """Take what the attempts that won have written; `files` are relative to staging."""
-        # Nothing was written there so far, so nothing made it anew either.
+        """Move the files of successful attempts to `ready`; `files` are relative to `staging`.
+
+        Raises:
+            PolymuxError: A file is missing: another run removed it, or the workers use another
+                file system.
+        """
         if not self.ready.is_dir():
             raise PolymuxError(
-                f"{self.final}: what was written for it was removed while the run went on; run no "
-                "two at once with the same --out"
+                f"{self.final}: its files were removed during the run; do not run two at once "
+                "with the same --out"
             )
         for file in files:
             target = self.ready / file
@@ -65,12 +74,12 @@ class StagedOutput:
                 os.rename(self.staging / file, target)
             except FileNotFoundError:
                 raise PolymuxError(
-                    f"{self.staging / file}: a worker wrote it, and here it is not: --out must be "
+                    f"{self.staging / file}: a worker wrote it, but it is not here: --out must be "
                     "on a file system that the driver and all workers share"
                 ) from None
 
     def publish(self) -> None:
-        """Swap the finished tables in."""
+        """Put the finished tables into place and remove the former ones."""
         if not self.final.exists():
             os.rename(self.ready, self.final)
         elif not atomic_swap(self.ready, self.final):
@@ -81,12 +90,18 @@ class StagedOutput:
         self.discard()
 
     def discard(self) -> None:
+        """Remove everything that was written."""
         shutil.rmtree(self.staging, ignore_errors=True)
         shutil.rmtree(self.ready, ignore_errors=True)
 
 
 def check_output(out: str) -> None:
-    """Raise if tables cannot be written to `out`; makes its parent directories and nothing else."""
+    """Check that tables can be written to `out`. Creates its parent directories.
+
+    Raises:
+        PolymuxError: `out` is a URL, a file, or a directory that contains something else.
+        UnwritableOutput: Its parent directory is not writable.
+    """
     final = Path(local_path(out)).absolute()
     if is_url(local_path(out)):
         raise PolymuxError(
@@ -101,19 +116,19 @@ def check_output(out: str) -> None:
         final.parent.mkdir(parents=True, exist_ok=True)
         probe = final.parent / staging_name(final)
         probe.mkdir()
-        with suppress(FileNotFoundError):  # another run has taken it for a leftover
+        with suppress(FileNotFoundError):  # another run has removed it as a leftover
             probe.rmdir()
     except OSError as problem:
         raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
 
 def staging_name(final: Path) -> str:
-    """A new name beside `final`, which a later run of the same output knows again."""
+    """Return a new name beside `final`, which `clear_leftovers` of a later run matches."""
     return f"{STAGING_PREFIX}{final.name}-{uuid.uuid4().hex}"
 
 
 def atomic_swap(first: Path, second: Path) -> bool:
-    """Swap two names in one step where the system can (Linux)."""
+    """Exchange two directories atomically. Return False if the system cannot (only Linux can)."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         rename = library.renameat2

@@ -1,13 +1,16 @@
-"""How references get from the tasks that find them to the tasks that walk them: through files.
+"""The shuffle of packet references from index tasks to analyze tasks, through shared files.
 
-Every worker writes tables under one staging folder, so the references, a few percent of the
-captures, go the same way. Measured against Spark's own shuffle: a third of the time, nothing of
-it in Java's memory, and a walk can take the references of a huge flow piece by piece.
+A packet reference is a small record with the file offset, time and size of one captured packet
+(`capture.packets.packet_refs`). The packets of a flow may be in any file, so the references have to
+be regrouped by flow before a task can reassemble it. The workers share one staging folder for the
+tables anyway, so the references, a few percent of the captures, use it too. Compared with Spark's
+own shuffle this takes a third of the time and no Java memory, and a task can read the references of
+a huge flow in pieces.
 
-An index task writes one pair of files: `NAME.refs`, the references as they are, and `NAME.rows`,
-an Arrow file with one row for each direction of a flow in a span, saying where they lie. Flows
-fall into `BUCKETS` buckets by hash; to the driver go only the weights of the buckets and the
-heaviest flows.
+An index task writes one pair of files: `NAME.refs` has the references themselves, and `NAME.rows`,
+an Arrow file, has one row for each direction of a flow in a span, with the position of its
+references. Flows are hashed into `BUCKET_COUNT` buckets. The driver receives only the cost of each
+bucket and of the heaviest flows; from these it plans the analyze tasks, each a `FlowSelection`.
 """
 
 from __future__ import annotations
@@ -32,53 +35,54 @@ if TYPE_CHECKING:
 
 INDEX_FOLDER = "index"
 BUCKET_COUNT = 4096
-MAX_ROW_REF_BYTES = REF_BYTES << 15  # bytes of references of a row; longer ones are cut
+MAX_ROW_REF_BYTES = REF_BYTES << 15  # bytes of references per row; longer rows are split
 OFFSET_SHIFT = int(CAPTURED_BITS)
-PACKET_COST = 500
-MAX_EAGER_REF_BYTES = (
-    256 << 10
-)  # bytes of a flow's references that are read at once; more, piece by piece
-MAX_HELD_REF_BYTES = (
-    4 << 20
-)  # bytes that a walk holds of a flow at most: some references, and their order
+PACKET_COST = 500  # estimated cost of analyzing a packet, in bytes
+MAX_EAGER_REF_BYTES = 256 << 10  # a flow with more bytes of references is read in pieces
+MAX_HELD_REF_BYTES = 4 << 20  # most bytes that an analysis holds of a flow's references and order
 REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
-MAX_REPORTED_FLOWS = 16  # flows of a span that the driver is told of one by one
+MAX_REPORTED_FLOWS = 16  # heaviest flows of a span that the driver receives one by one
 
 
 def bucket_of(flow: bytes) -> int:
+    """Return the bucket of a flow key; the same in every process."""
     return zlib.crc32(flow) % BUCKET_COUNT
 
 
 def cost_of(row: FlowRefs) -> int:
-    """About how much work a row is, in bytes: packets count as 500 each, whatever they carry.
+    """Estimate the cost of analyzing a row, in bytes: `PACKET_COST` for each packet.
 
-    What a packet carries is in its reference, but adding that up costs more than it tells.
+    The payload sizes are in the references, but adding them up costs more than it improves the
+    estimate.
     """
     return row.packets * PACKET_COST
 
 
 @dataclass
 class IndexResult:
-    """What an index task tells the driver: where its rows lie and how heavy they are."""
+    """What an index task returns to the driver: the name of its files, and costs."""
 
-    name: str = ""
-    summaries: list[str] = field(default_factory=list)  # one a span, as JSON
+    name: str = ""  # without suffix; empty if there were no rows
+    summaries: list[str] = field(default_factory=list)  # one per span, as JSON
     bucket_costs: dict[int, int] = field(default_factory=dict)
-    heavy_flow_costs: dict[bytes, int] = field(
-        default_factory=dict
-    )  # the heaviest, which are also above
+    heavy_flow_costs: dict[bytes, int] = field(default_factory=dict)  # included in `bucket_costs`
 
 
 @dataclass(frozen=True)
 class FlowSelection:
-    """The flows of one walk task: those named, or those of some buckets without those named."""
+    """The flows of one analyze task: without `buckets`, exactly `flows`; otherwise all flows of
+    those buckets except `flows`."""
 
     buckets: frozenset[int] = frozenset()
     flows: frozenset[bytes] = frozenset()
 
 
 class ReferenceWriter:
-    """The pair of files of one attempt; as a context it finishes them, or leaves none behind."""
+    """Writes the pair of files of one attempt. Use as a context manager.
+
+    The files are complete when the context ends, and removed if it ends with an exception. Without
+    any row no file is written, and `result.name` is empty.
+    """
 
     def __init__(self, staging: str) -> None:
         self.result = IndexResult(uuid.uuid4().hex)
@@ -89,17 +93,17 @@ class ReferenceWriter:
         self._rows: pa.ipc.RecordBatchFileWriter | None = None
 
     def add(self, rows: Sequence[FlowRefs]) -> None:
-        """Rows of a part of a span: those of both directions of a flow together."""
+        """Add the rows of a part of a span; both directions of a flow must be in the same call."""
         if not rows:
             return
-        weights: dict[bytes, int] = {}
+        costs: dict[bytes, int] = {}
         for row in rows:
-            bucket, weight = bucket_of(row.flow), cost_of(row)
-            self.result.bucket_costs[bucket] = self.result.bucket_costs.get(bucket, 0) + weight
-            weights[row.flow] = weights.get(row.flow, 0) + weight
-        for flow in sorted(weights, key=lambda flow: -weights[flow])[:MAX_REPORTED_FLOWS]:
+            bucket, cost = bucket_of(row.flow), cost_of(row)
+            self.result.bucket_costs[bucket] = self.result.bucket_costs.get(bucket, 0) + cost
+            costs[row.flow] = costs.get(row.flow, 0) + cost
+        for flow in sorted(costs, key=lambda flow: -costs[flow])[:MAX_REPORTED_FLOWS]:
             self.result.heavy_flow_costs[flow] = (
-                self.result.heavy_flow_costs.get(flow, 0) + weights[flow]
+                self.result.heavy_flow_costs.get(flow, 0) + costs[flow]
             )
         self._write([piece for row in _split_long_rows(rows) for piece in row])
 
@@ -131,8 +135,11 @@ class ReferenceWriter:
             starts,
             [len(row.refs) for row in rows],
         ]
-        assert self._rows is not None
-        arrays = [make_array(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
+        assert self._rows is not None  # opened together with `_refs`
+        arrays = [
+            make_array(values, column.type)
+            for values, column in zip(columns, _schema(), strict=True)
+        ]
         self._rows.write_batch(pa.record_batch(arrays, schema=_schema()))
 
     def __enter__(self) -> ReferenceWriter:
@@ -144,13 +151,13 @@ class ReferenceWriter:
         if not wrote:
             self.result.name = ""
         elif kind is not None:
-            for ending in ("refs", "rows"):
-                (self._folder / f"{self.result.name}.{ending}").unlink(missing_ok=True)
+            for suffix in ("refs", "rows"):
+                (self._folder / f"{self.result.name}.{suffix}").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLocation:
-    """Where one row's references lie, and the row without them."""
+    """A row without its references, and the position of these in a file."""
 
     row: FlowRefs
     path: Path
@@ -158,8 +165,8 @@ class ReferenceLocation:
     size: int
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes of the references."""
-        fd = os.open(self.path, os.O_RDONLY)  # as a file object it would take twice as long
+        """Read `size` bytes of the row's references, from `start` bytes behind the first."""
+        fd = os.open(self.path, os.O_RDONLY)  # a file object would take twice as long
         try:
             refs = os.pread(fd, size, self.start + start)
         finally:
@@ -169,28 +176,28 @@ class ReferenceLocation:
         return refs
 
     def loaded_row(self) -> FlowRefs:
-        """The row with its references."""
+        """Return the row with its references."""
         return self.row._replace(refs=self.read(0, self.size))
 
     def lazy_row(self) -> FlowRefs:
-        """The row, whose references are read as a walk needs them."""
+        """Return the row with a function that reads its references as they are needed."""
         return self.row._replace(stored=self.read, records=self.size // REF_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFlow:
-    """One flow, whose references are still in their files."""
+    """A flow whose references are still in their files."""
 
     locations: list[ReferenceLocation]
 
     @property
     def stored_bytes(self) -> int:
-        """Of its references."""
-        return sum(place.size for place in self.locations)
+        """Bytes of its references."""
+        return sum(location.size for location in self.locations)
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes a walk of it holds of them."""
+        """Estimated memory that an analysis of the flow needs for them, in bytes."""
         if self.stored_bytes <= MAX_EAGER_REF_BYTES:
             return self.stored_bytes
         return min(
@@ -198,14 +205,17 @@ class StoredFlow:
         )
 
     def rows(self) -> list[FlowRefs]:
+        """Return its rows, with references that are read now or, if there are many, later."""
         if self.stored_bytes > MAX_EAGER_REF_BYTES:
-            return [place.lazy_row() for place in self.locations]
-        return [place.loaded_row() for place in self.locations]
+            return [location.lazy_row() for location in self.locations]
+        return [location.loaded_row() for location in self.locations]
 
 
 class TempSpool:
-    """A file for what the walk of a huge flow sets aside: made when it is asked for, never seen
-    under a name, gone with the context."""
+    """Unnamed temporary files for the analysis of a huge flow.
+
+    `open` creates one below the staging folder; all are removed when the context ends.
+    """
 
     def __init__(self, staging: str) -> None:
         self._folder = Path(staging, INDEX_FOLDER)
@@ -222,33 +232,30 @@ class TempSpool:
 
 
 class ReferenceReader:
-    """The rows of one walk task, from the files of all index tasks."""
+    """Reads the flows of one analyze task from the files of all index tasks.
+
+    Raises:
+        PolymuxError: A file is missing, because the workers do not share a file system.
+    """
 
     def __init__(self, staging: str, names: Sequence[str], selection: FlowSelection) -> None:
         self._folder = Path(staging, INDEX_FOLDER)
         self._flows: dict[bytes, list[ReferenceLocation]] = {}
         for name in names:
-            for place in self._locations(name, selection):
-                self._flows.setdefault(place.row.flow, []).append(place)
+            for location in self._locations(name, selection):
+                self._flows.setdefault(location.row.flow, []).append(location)
 
     def flows(self) -> list[list[FlowRefs]]:
-        """Not yet the references: the rows of each flow, the flow that began first in front."""
-
-        def first(flow: bytes) -> tuple[int, bytes]:
-            return min(place.row.first_at for place in self._flows[flow]), flow
-
-        return [
-            [place.row for place in self._flows[flow]] for flow in sorted(self._flows, key=first)
-        ]
+        """Return the rows of each flow without references, in the order of `__iter__`."""
+        return [[location.row for location in flow.locations] for flow in self]
 
     def __iter__(self) -> Iterator[StoredFlow]:
-        """Flow after flow, the one that began first in front."""
-
-        def first(flow: bytes) -> tuple[int, bytes]:
-            return min(place.row.first_at for place in self._flows[flow]), flow
-
-        for flow in sorted(self._flows, key=first):
+        """Yield the flows by the time of their first packet."""
+        for flow in sorted(self._flows, key=self._sort_key):
             yield StoredFlow(self._flows[flow])
+
+    def _sort_key(self, flow: bytes) -> tuple[int, bytes]:
+        return min(location.row.first_at for location in self._flows[flow]), flow
 
     def _locations(self, name: str, selection: FlowSelection) -> Iterator[ReferenceLocation]:
         import pyarrow as pa
@@ -258,7 +265,7 @@ class ReferenceReader:
             source = pa.memory_map(str(path))
         except FileNotFoundError:
             raise PolymuxError(
-                f"{path}: another worker wrote it, and here it is not: --out must be on a file "
+                f"{path}: another worker wrote it, but it is not here: --out must be on a file "
                 "system that the driver and all workers share"
             ) from None
         with source, pa.ipc.open_file(source) as rows:
@@ -273,34 +280,37 @@ class ReferenceReader:
 
 
 def _split_long_rows(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
-    """The rows of each flow, both directions cut at the same places if they are long.
+    """Yield the rows of each flow; long ones are split, both directions at the same file offsets.
 
-    A walk takes references piece by piece, and both directions of a piece together.
+    An analysis reads references in pieces, and both directions of a piece together.
     """
     flows: dict[bytes, list[FlowRefs]] = {}
     for row in rows:
         flows.setdefault(row.flow, []).append(row)
     for both in flows.values():
         longest = max(both, key=lambda row: len(row.refs))
-        # Before the packet: where one without payload ends, the next part may begin, and two rows
-        # with one start would be taken for the same.
-        cuts = [
-            packet_offset(longest.refs, at) - 1
-            for at in range(MAX_ROW_REF_BYTES, len(longest.refs), MAX_ROW_REF_BYTES)
+        # One byte before the packet: an empty packet may end exactly where the next piece starts,
+        # and two rows with the same start would count as duplicates.
+        boundaries = [
+            packet_offset(longest.refs, position) - 1
+            for position in range(MAX_ROW_REF_BYTES, len(longest.refs), MAX_ROW_REF_BYTES)
         ]
-        yield both if not cuts else [piece for row in both for piece in _split_row(row, cuts)]
+        if boundaries:
+            yield [piece for row in both for piece in _split_row(row, boundaries)]
+        else:
+            yield both
 
 
 def _split_row(row: FlowRefs, boundaries: Sequence[int]) -> Iterator[FlowRefs]:
-    """The row in pieces, each with the references before the next of these offsets."""
+    """Split a row at these file offsets; pieces without references are left out."""
     begin = 0
-    for start, cut in zip([row.start, *boundaries], [*boundaries, 1 << 62], strict=True):
+    for start, boundary in zip([row.start, *boundaries], [*boundaries, 1 << 62], strict=True):
         end = begin
-        if begin < len(row.refs) and packet_offset(row.refs, begin) < cut:
+        if begin < len(row.refs) and packet_offset(row.refs, begin) < boundary:
             records = range(begin, len(row.refs), REF_BYTES)
             end = begin + REF_BYTES * bisect_left(
-                records, cut, key=lambda at: packet_offset(row.refs, at)
-            )  # fmt: skip
+                records, boundary, key=lambda position: packet_offset(row.refs, position)
+            )
         if end > begin:
             refs = row.refs[begin:end]
             first_at, last_at = _packet_time(refs, 0), _packet_time(refs, len(refs) - REF_BYTES)
@@ -311,11 +321,15 @@ def _split_row(row: FlowRefs, boundaries: Sequence[int]) -> Iterator[FlowRefs]:
 
 
 def packet_offset(refs: bytes, position: int) -> int:
-    """The place in its file of the packet whose record is at `at`: see `hot.references`."""
+    """Return the file offset of the packet whose reference is at `position`.
+
+    The layout of a reference is in `capture.packets.packet_refs`.
+    """
     return int.from_bytes(refs[position : position + 8], "little") >> OFFSET_SHIFT
 
 
 def _packet_time(refs: bytes, position: int) -> int:
+    """Return the timestamp of the same packet, in nanoseconds."""
     return int.from_bytes(refs[position + 8 : position + 16], "little", signed=True)
 
 

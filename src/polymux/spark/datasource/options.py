@@ -1,4 +1,4 @@
-"""What a reader of `format("polymux")` may say, checked before any work."""
+"""The options of `format("polymux")`, validated before any work."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ BATCH_OPTIONS = (
     "filter",
     "maxpartitionbytes",
 )
-STREAM_OPTIONS = (  # of a stream alone
+STREAM_OPTIONS = (  # only for readStream
     "sessiongrace", "sessiontimeout", "idletimeout", "dedupwindow", "maxbytespertrigger",
 )  # fmt: skip
 
 
 class BadOption(PolymuxError):
-    """An option of the data source cannot be used; says which, and what would do."""
+    """An option of the data source is invalid; the message names it and what is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one read. Lists are written with commas: `port` "9000=mplex,9001", `filter`
-    "192.0.2.1:9000,:9001", `columns` "session_id,kind".
+    """The options of one read.
+
+    Lists are separated by commas: `port` "9000=mplex,9001", `filter` "192.0.2.1:9000,:9001",
+    `columns` "session_id,kind". `max_partition_bytes` is 0 if it was not given.
     """
 
     paths: tuple[str, ...]
@@ -45,35 +47,40 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read them; BadOption, or BadProtocolString, says what is wrong."""
-        said = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(said) - set(BATCH_OPTIONS) - set(STREAM_OPTIONS))
+        """Parse Spark's options, whose names are case-insensitive.
+
+        Raises:
+            BadOption: An option is unknown or invalid.
+            BadProtocolString: `protocol` or a protocol in `port` is invalid.
+        """
+        values = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(values) - set(BATCH_OPTIONS) - set(STREAM_OPTIONS))
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
                 "port, filter and maxPartitionBytes"
             )
-        table = said.get("table", "frames")
+        table = values.get("table", "frames")
         if table not in TABLES:
             raise BadOption(f"table {table!r} is not known; there are {', '.join(TABLES)}")
-        columns = _split_list(said.get("columns", "")) or TABLES[table].column_names()
+        columns = _split_list(values.get("columns", "")) or TABLES[table].column_names()
         for name in columns:
             if name not in TABLES[table].column_names():
-                has = ", ".join(TABLES[table].column_names())
-                raise BadOption(f"columns: {table} has no column {name!r}; it has {has}")
+                known = ", ".join(TABLES[table].column_names())
+                raise BadOption(f"columns: {table} has no column {name!r}; it has {known}")
         if len(set(columns)) != len(columns):
             raise BadOption(f"columns: {', '.join(columns)} names one twice")
-        filters = _split_list(said.get("filter", ""))
-        data = said.get("maxpartitionbytes", "0")
-        if not data.isdecimal():
-            raise BadOption(f"maxPartitionBytes {data!r} is no number of bytes")
+        filters = _split_list(values.get("filter", ""))
+        max_bytes = values.get("maxpartitionbytes", "0")
+        if not max_bytes.isdecimal():
+            raise BadOption(f"maxPartitionBytes {max_bytes!r} is no number of bytes")
         try:
-            ports = parse_ports(_ports(said.get("port", "")))
+            ports = parse_ports(_ports(values.get("port", "")))
             FlowFilter(ports, filters)
         except ValueError as problem:
             raise BadOption(str(problem)) from None
-        plan = AnalysisOptions(said.get("protocol", "auto"), ports, frozenset({table}))
-        return cls(_paths(said), table, columns, plan, filters, int(data))
+        analysis = AnalysisOptions(values.get("protocol", "auto"), ports, frozenset({table}))
+        return cls(_paths(values), table, columns, analysis, filters, int(max_bytes))
 
 
 def _split_list(text: str) -> tuple[str, ...]:
@@ -81,8 +88,11 @@ def _split_list(text: str) -> tuple[str, ...]:
 
 
 def _ports(text: str) -> list[str]:
-    """The pairs of a `port` option. A protocol string has commas of its own: what does not begin
-    with a number goes on with the pair before it."""
+    """Split a `port` option into pairs.
+
+    A protocol string may contain commas: a part that does not begin with a number continues the
+    pair before it.
+    """
     pairs: list[str] = []
     for part in _split_list(text):
         if pairs and not part.partition("=")[0].isdecimal():
@@ -93,7 +103,7 @@ def _ports(text: str) -> list[str]:
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """`load("one")` comes as `path`, `load(["one", "two"])` as JSON in `paths`."""
+    """Return the paths: Spark passes `load("one")` as `path`, `load([...])` as JSON in `paths`."""
     paths = json.loads(options["paths"]) if options.get("paths") else []
     if options.get("path"):
         paths.append(options["path"])

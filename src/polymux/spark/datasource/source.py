@@ -1,7 +1,7 @@
-"""`spark.read.format("polymux")`: any table of any captures as a DataFrame.
+"""`spark.read.format("polymux")`: a table of captures as a DataFrame.
 
-What to read is said by options, never by pushed filters: PySpark 4.3 gives wrong rows when a
-DataFrame whose source takes filters is used twice.
+What to read is chosen by options. The source does not accept pushed-down filters: PySpark 4.3 gives
+wrong rows when a DataFrame whose source accepts them is used twice.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ NAME = "polymux"
 
 
 class PolymuxSource(DataSource):
-    """Captures as a table. Options: see `SourceOptions`.
+    """The data source: batch and stream reader (`SourceOptions`), batch and stream writer
+    (`SinkOptions`).
 
-    Made anew for every query, in a process of its own; everything it is told is in the options.
+    Spark creates an instance for every query, in a separate process of the driver; its only input
+    is the options.
     """
 
     @classmethod
@@ -42,8 +44,8 @@ class PolymuxSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        asked = SourceOptions.parse(self.options)
-        return spark_schema(asked.table, asked.columns)
+        options = SourceOptions.parse(self.options)
+        return spark_schema(options.table, options.columns)
 
     def reader(self, schema: StructType) -> TableReader:
         return TableReader(SourceOptions.parse(self.options))
@@ -65,8 +67,9 @@ class PolymuxSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("polymux")` known to this session.
+    """Register `format("polymux")` with this session.
 
-    Where the installed package is on the path of the driver's Python this is done by itself.
+    Not needed where `pyspark_polymux` is installed for the driver's Python: Spark then registers it
+    by itself.
     """
     spark.dataSource.register(PolymuxSource)

@@ -1,4 +1,4 @@
-"""The columns of the tables as Spark types."""
+"""The schemas of the tables as Spark types."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ _TYPES: dict[ColumnType, DataType] = {
 
 
 def spark_schema(table: str, columns: Sequence[str] = ()) -> StructType:
-    """The columns of a table, or those named, as Spark has them. All may be null: Spark does not
-    keep the promise of a data source that they are not."""
-    wanted = columns or TABLES[table].column_names()
+    """Return the Spark schema of a table, with all columns or those named.
+
+    All columns are nullable: Spark ignores a data source's declaration that they are not.
+    """
+    names = columns or TABLES[table].column_names()
     return StructType(
-        [StructField(name, _TYPES[TABLES[table].column(name).type]) for name in wanted]
+        [StructField(name, _TYPES[TABLES[table].column(name).type]) for name in names]
     )

@@ -1,6 +1,7 @@
-"""One small job of each kind polymux runs on Spark, so that Java loads the classes they need.
+"""The training session for class data sharing: one small Spark job of each kind polymux runs.
 
-Run as a program, with the Java options that make it write down what it loaded.
+`class_data_sharing` runs this module as a program, with the Java options that dump the loaded
+classes at exit.
 """
 
 import sys
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_training_jobs(spark: "SparkSession", folder: str) -> None:
-    """Run the jobs; what they compute is of no interest."""
+    """Run the jobs for the classes they load; their results are discarded."""
     from pyspark.sql import functions
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -30,10 +31,10 @@ def run_training_jobs(spark: "SparkSession", folder: str) -> None:
 
             yield pa.RecordBatch.from_pydict({"key": [partition.value, 2], "bytes": [b"a", b"b"]})
 
-    class Rehearsed(DataSource):
+    class TrainingSource(DataSource):
         @classmethod
         def name(cls) -> str:
-            return "polymux-rehearsal"
+            return "polymux-training"
 
         def schema(self) -> str:
             return "key bigint, bytes binary"
@@ -41,16 +42,17 @@ def run_training_jobs(spark: "SparkSession", folder: str) -> None:
         def reader(self, schema: object) -> Reader:
             return Reader()
 
-    def same(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    def identity_batches(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
         yield from batches
 
-    def whole(table: "pa.Table") -> "pa.Table":
+    def identity_table(table: "pa.Table") -> "pa.Table":
         return table
 
     spark.sparkContext.parallelize(range(4), 2).map(str).collect()
-    spark.dataSource.register(Rehearsed)
-    rows = spark.read.format("polymux-rehearsal").load()
-    rows.mapInArrow(same, rows.schema).groupBy("key").applyInArrow(whole, rows.schema).toArrow()
+    spark.dataSource.register(TrainingSource)
+    rows = spark.read.format("polymux-training").load()
+    mapped = rows.mapInArrow(identity_batches, rows.schema)
+    mapped.groupBy("key").applyInArrow(identity_table, rows.schema).toArrow()
     rows.write.parquet(f"{folder}/rows")
     read = spark.read.parquet(f"{folder}/rows")
     read.groupBy("key").agg(functions.count("*").alias("rows")).orderBy("rows").collect()

@@ -1,4 +1,4 @@
-"""Look at this installation and say what is there, what is not, and what to do about it."""
+"""Checks of the installation: Python, compiled core, extras, Java, memory, cache and workers."""
 
 import platform
 import sys
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIN_PYTHON = (3, 11)
 COMPILED_MARK = "# mypyc: compiled"  # the first line of a module that is compiled
 
-# extra -> the distributions it brings and the module that shows each is there
+# Extra -> the distributions it installs, each with a module by which its presence is checked.
 EXTRAS = {
     "captures": {"pyarrow": "pyarrow", "zstandard": "zstandard"},
     "spark": {"pyspark": "pyspark", "pandas": "pandas"},
@@ -39,7 +39,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class InstallationCheck:
-    """One thing looked at. What is not `needed` may be missing in a sound installation."""
+    """The result of one check. An installation works if every check with `needed` is `ok`."""
 
     name: str
     ok: bool
@@ -49,24 +49,24 @@ class InstallationCheck:
 
 
 class WorkerFacts(NamedTuple):
-    """What a worker says about itself; an empty place means that the import failed."""
+    """What a worker reports about itself; an empty path means that the import failed."""
 
     host: str
-    folder: str  # its working folder: tells the executors of one host apart
+    folder: str  # its working directory, which differs between the executors of one host
     python: str
-    polymux: str  # where it was imported from
+    polymux: str  # path of the imported module
     librt: str
 
 
 def checks(master: str | None = None) -> list[InstallationCheck]:
-    """Look at everything; with a master also at the workers behind it, which starts Spark.
+    """Check the installation and, with a master, its workers, for which Spark is started.
 
-    Never raises for what is wrong with the installation: that is what it reports.
+    Problems of the installation are reported in the results; they do not raise.
     """
-    found = [_python(), _core(), *_extras(), _java(), _memory(), _cache()]
+    results = [_python(), _core(), *_extras(), _java(), _memory(), _cache()]
     if master is not None:
-        found += checks_of_workers(master)
-    return found
+        results += checks_of_workers(master)
+    return results
 
 
 def _python() -> InstallationCheck:
@@ -76,13 +76,13 @@ def _python() -> InstallationCheck:
 
 
 def _core() -> InstallationCheck:
-    """Whether the modules of the core are compiled; the same files run interpreted, slower."""
+    """Check whether the marked modules are compiled; interpreted they work too, but slower."""
     names = marked_modules(package_folder())
     compiled, broken = [], []
     for name in names:
         try:
             module = import_module(name)
-        except Exception as failure:  # whatever a half-installed module raises
+        except Exception as failure:  # a partly installed module may raise anything
             broken.append(f"{name} ({failure})")
             continue
         if not str(module.__file__).endswith(".py"):
@@ -95,7 +95,7 @@ def _core() -> InstallationCheck:
     if len(compiled) == len(names):
         return InstallationCheck("core", True, f"compiled, {len(names)} modules", needed=False)
     text = f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow"
-    note = package_folder() / "interpreted.txt"  # what setup.py leaves when it cannot compile
+    note = package_folder() / "interpreted.txt"  # written by setup.py when it cannot compile
     if note.is_file():
         text += f"; not compiled because: {note.read_text().strip()}"
     todo = "where there is a C compiler, install polymux again with pip's --force-reinstall"
@@ -103,7 +103,7 @@ def _core() -> InstallationCheck:
 
 
 def marked_modules(package: Path) -> list[str]:
-    """The modules whose first line asks for compilation; `setup.py` selects the same ones."""
+    """Return the modules whose first line marks them for compilation, like `setup.py`."""
     names = []
     for path in package.rglob("*.py"):
         with path.open(encoding="utf-8") as file:
@@ -115,12 +115,12 @@ def marked_modules(package: Path) -> list[str]:
 
 
 def missing_distributions(extra: str) -> list[str]:
-    """The distributions of an extra that are not installed."""
+    """Return the distributions of an extra that are not installed."""
     return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
 
 
 def extra_providing(module: str) -> str | None:
-    """The extra that brings this module, if any does."""
+    """Return the extra that installs this module, or None."""
     top = module.partition(".")[0]
     return next((extra for extra, parts in EXTRAS.items() if top in parts.values()), None)
 
@@ -144,7 +144,7 @@ def _version(distribution: str) -> str:
 
 
 def _java() -> InstallationCheck:
-    needed = find_spec("pyspark") is not None  # nothing else runs on Java
+    needed = find_spec("pyspark") is not None  # only Spark needs Java
     try:
         return InstallationCheck("java", True, find_java().text, needed=needed)
     except NoJava as failure:
@@ -167,29 +167,30 @@ def _cache() -> InstallationCheck:
         todo = "set POLYMUX_CACHE to a folder of your own that can be written"
         text = f"{folder} cannot be used: Spark starts more slowly"
         return InstallationCheck("cache", False, text, todo, needed=False)
-    state = "Spark's classes are not kept yet: the first session has that done"
+    state = "no class archive yet: the first session creates it in the background"
     if not classdata.is_enabled():
-        state = "POLYMUX_CLASS_DATA is off: Spark's classes are not kept"
+        state = "POLYMUX_CLASS_DATA is off: no class archive is used"
     elif find_spec("pyspark") is None:
-        state = "nothing to keep without PySpark"
+        state = "no class archive without PySpark"
     else:
         try:
             archive = classdata.archive_path(find_java())
         except NoJava:
-            state = "nothing to keep without Java"
+            state = "no class archive without Java"
         else:
             if archive.is_file():
-                state = f"Spark's classes are kept ({size_text(archive.stat().st_size)})"
+                state = f"class archive of {size_text(archive.stat().st_size)}"
     return InstallationCheck("cache", True, f"{folder}: {state}")
 
 
 def checks_of_workers(master: str) -> list[InstallationCheck]:
+    """Start a session on `master` and check every worker."""
     try:
         with spark_session(master, app_name="polymux doctor") as spark:
             facts = collect_worker_facts(spark)
     except PolymuxError as failure:
         return [InstallationCheck("workers", False, f"{master}: {failure}", "see the text")]
-    except Exception as failure:  # whatever a cluster can answer is a finding
+    except Exception as failure:  # any failure of the cluster is a result
         reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)
         todo = "look at the logs of the executors: they need this Python version and PySpark"
         return [InstallationCheck("workers", False, f"{master}: the task failed: {reason}", todo)]
@@ -216,41 +217,38 @@ def check_of_worker(worker: WorkerFacts) -> InstallationCheck:
 def collect_worker_facts(
     spark: "SparkSession", timeout: float = WORKER_SECONDS
 ) -> list[WorkerFacts]:
-    """What every executor that has come up says of itself; nothing if none answers in time.
-
-    One row an executor, in order of host and folder.
-    """
+    """Return the facts of every running executor, by host and folder; empty after `timeout`."""
     return sorted(WorkerFacts(*row) for row in run_on_workers(spark, facts_probe(), timeout))
 
 
 def facts_probe() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
-    """What runs on a worker, made anew so that it travels by value.
+    """Return the function that runs on a worker: a closure, which is pickled by value.
 
-    A function of this module would travel as its name, and a worker without polymux could not
-    say so.
+    A function of this module would be pickled by name, and a worker without polymux could not run
+    it.
     """
 
-    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str, str, str]]:
+    def probe(_: Iterable[int]) -> Iterator[tuple[str, str, str, str, str]]:
         import importlib
         import os
         import platform
         import socket
         import time
 
-        def place(name: str) -> str:
+        def path_of(name: str) -> str:
             try:
                 module = importlib.import_module(name)
             except ImportError:
                 return ""
             return str(module.__file__ or next(iter(module.__path__)))
 
-        time.sleep(0.2)  # long enough that one quick executor does not take all the tasks
+        time.sleep(0.2)  # so that one fast executor does not take all tasks
         yield (
             socket.gethostname(),
             os.getcwd(),
             platform.python_version(),
-            place("polymux.core.errors"),
-            place("librt.vecs"),
+            path_of("polymux.core.errors"),
+            path_of("librt.vecs"),
         )
 
-    return look
+    return probe

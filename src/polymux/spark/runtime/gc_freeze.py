@@ -1,7 +1,7 @@
-"""What a worker has imported lasts as long as the worker does.
+"""Excluding imported modules from garbage collection in a Python worker.
 
-Python looks through all of it for garbage again and again, and Spark has it look once more after
-every task: some 20 ms before the worker takes another one, and a few percent of a task.
+Imported modules live as long as the worker, but every full collection traverses them, and Spark
+forces one after every task: about 20 ms before the next task starts, and a few percent of a task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ _frozen_stages: set[str] = set()
 
 
 def freeze_gc(stage: str) -> None:
-    """Leave all there is now out of such looks; only once for each stage, at its first task."""
+    """Call `gc.freeze()` once per stage, at its first task, so that later collections skip what
+    has been imported."""
     if stage not in _frozen_stages:
         _frozen_stages.add(stage)
         gc.freeze()

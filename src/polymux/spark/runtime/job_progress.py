@@ -1,4 +1,4 @@
-"""Watch the jobs a block starts, and stop them if the block is left early."""
+"""Progress of Spark jobs, and their cancellation on errors and on Ctrl-C."""
 
 import logging
 import signal
@@ -19,7 +19,7 @@ _INTERRUPT = "spark.job.interruptOnCancel"
 
 
 class Progress(NamedTuple):
-    """How far one stage is, in tasks."""
+    """Progress of one stage, in tasks."""
 
     stage: int
     done: int
@@ -34,44 +34,52 @@ def progress(
     interval: float = 0.2,
     description: str = "polymux",
 ) -> Iterator[str]:
-    """Tell `callback` how far the jobs of this block are; yields the name of their job group.
+    """Report the progress of the jobs that this thread starts in the block.
 
-    The callback runs in a thread of its own, once for each stage whose numbers have changed,
-    looked at `every` so many seconds, and a last time when the block has ended. If it raises, it
-    is not called again, and the block raises the same when it ends. If the block is left by an
-    exception, Ctrl-C included, the jobs still running are cancelled. Only jobs started by the
-    thread that entered the block are seen. The thread's former job group is put back.
+    If the block ends with an exception, including Ctrl-C, running jobs are cancelled. The thread's
+    former job group is restored.
+
+    Args:
+        spark: The session.
+        callback: Called in another thread with each stage whose numbers have changed, and once more
+            when the block has ended. If it raises, it is not called again, and the block raises
+            the same exception at its end.
+        interval: Seconds between two checks.
+        description: The description of the jobs in Spark's UI.
+
+    Yields:
+        The id of the job group.
     """
     context = spark.sparkContext
     former = {name: context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION, _INTERRUPT)}
     group = f"polymux-{uuid4()}"
     context.setJobGroup(group, description, interruptOnCancel=True)
-    watcher = _ProgressPoller(context, group, callback, interval)
-    watcher.start()
+    poller = _ProgressPoller(context, group, callback, interval)
+    poller.start()
     try:
         with interruptible(lambda: context.cancelJobGroup(group)):
             yield group
     except BaseException:
-        watcher.cancel = True
+        poller.cancel = True
         raise
     finally:
-        watcher.stop_event.set()
-        watcher.join()
-        with suppress(Exception):  # the session may be over by now, or its Java dead
+        poller.stop_event.set()
+        poller.join()
+        with suppress(Exception):  # the session may have ended, or its Java died
             for name, value in former.items():
                 context.setLocalProperty(name, value)  # type: ignore[arg-type] # None removes it
-    if watcher.failure is not None:
-        raise watcher.failure
+    if poller.failure is not None:
+        raise poller.failure
 
 
 @contextmanager
 def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C call `cancel` while the main thread waits for Java, then end the block.
+    """Make Ctrl-C call `cancel` while the main thread waits for Java, then end the block.
 
-    A KeyboardInterrupt in the middle of a call breaks the thread's connection to Java, and the
-    next call may fail in its place. So the jobs are cancelled from another thread, the call
-    returns with Spark's error, and the block raises KeyboardInterrupt instead of that. Outside
-    a call, and when Ctrl-C comes again, the former handler is asked.
+    A KeyboardInterrupt in the middle of a py4j call breaks the thread's connection to Java, and
+    later calls may fail. Instead, `cancel` runs in another thread, the call returns with Spark's
+    error, and the block raises KeyboardInterrupt in its place. Outside of a call, and for a second
+    Ctrl-C, the former handler is used.
     """
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
@@ -103,7 +111,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Keep py4j from logging the traceback of a Ctrl-C, which it raises again all the same."""
+    """Keep py4j from logging the traceback of a Ctrl-C, which it raises again anyway."""
     loggers = [logging.getLogger(name) for name in (None, "py4j.clientserver", "py4j.java_gateway")]
     for logger in loggers:
         logger.addFilter(_is_no_interrupt)
@@ -115,7 +123,7 @@ def quiet_interrupts() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """False for what was logged while a KeyboardInterrupt was handled."""
+    """A logging filter that drops records made while a KeyboardInterrupt is handled."""
     failure = record.exc_info[1] if record.exc_info else None
     while failure is not None:
         if isinstance(failure, KeyboardInterrupt):
@@ -125,6 +133,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _in_java_call(frame: FrameType | None) -> bool:
+    """Whether a frame of py4j is on the stack."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("py4j."):
             return True
@@ -133,12 +142,12 @@ def _in_java_call(frame: FrameType | None) -> bool:
 
 
 def _call_ignoring_errors(act: Callable[[], None]) -> None:
-    with suppress(Exception):  # Java is gone, and the call that waits for it notices
+    with suppress(Exception):  # if Java has died, the waiting call fails by itself
         act()
 
 
 class _ProgressPoller(threading.Thread):
-    """Polls the status of one job group until told to leave."""
+    """A thread that polls the status of one job group until `stop_event` is set."""
 
     def __init__(
         self,
@@ -158,9 +167,9 @@ class _ProgressPoller(threading.Thread):
         self.reported: dict[int, Progress] = {}
 
     def run(self) -> None:
-        watching = True
-        while watching:
-            watching = not self.stop_event.wait(self.interval)
+        running = True
+        while running:
+            running = not self.stop_event.wait(self.interval)
             if self.failure is None:
                 try:
                     self.poll()
@@ -176,11 +185,11 @@ class _ProgressPoller(threading.Thread):
             stages = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
             found = [(stage, tracker.getStageInfo(stage)) for stage in stages]
         except Exception:
-            # Java is gone or the session is over: the block itself will meet that, and say so.
+            # Java has died or the session has ended: the block itself will raise that.
             return
         for stage, info in found:
             if info is None or not (info.numActiveTasks or info.numCompletedTasks):
-                continue  # not begun, or skipped because its output is there already
+                continue  # not started, or skipped because its output exists
             now = Progress(stage, info.numCompletedTasks, info.numTasks)
             if self.reported.get(stage) != now:
                 self.reported[stage] = now

@@ -1,6 +1,6 @@
-"""What Java prints, as records of the logger `polymux.spark`.
+"""Redirection of Java's output to the logger `polymux.spark`.
 
-Java's lines must not fall into a table or a progress bar, nor into output another program reads.
+Java would otherwise print into tables, progress bars and output that another program reads.
 """
 
 import logging
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 log = logging.getLogger("polymux.spark")
 
-MAX_LINES_KEPT = 50  # lines, for the reason why Spark did not start
-MAX_LINE_BYTES = 64 * 1024  # bytes of a line that are kept
+MAX_LINES_KEPT = 50  # most lines searched for the reason of a failed start
+MAX_LINE_BYTES = 64 * 1024  # a longer line is split
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -27,7 +27,7 @@ _NOISE = ("Using incubator modules", "Using Spark's default log4j profile")
 
 
 class JvmOutput:
-    """A pipe for Java to write to, and the thread that reads it until Java is gone."""
+    """A pipe for Java's output, and the thread that reads it until Java has exited."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=MAX_LINES_KEPT)
@@ -35,7 +35,7 @@ class JvmOutput:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """The end to hand to Java; closed here when the block ends, as Java then has its own."""
+        """Yield the write end for Java. It is closed when the block ends; Java has its own copy."""
         reading, writing = os.pipe()
         self._thread = threading.Thread(
             target=self._read, args=(reading,), name="polymux-java-output", daemon=True
@@ -47,7 +47,7 @@ class JvmOutput:
             os.close(writing)
 
     def reason(self) -> str:
-        """What most likely says why Java ended; call it when Java has."""
+        """Return the most likely reason why Java exited. Call it after Java has exited."""
         if self._thread is not None:
             self._thread.join(1.0)
         return failure_reason(self.lines)
@@ -55,7 +55,6 @@ class JvmOutput:
     def _read(self, reading: int) -> None:
         level = logging.INFO
         with os.fdopen(reading, "rb") as pipe:
-            # A line is taken in parts if it is very long, so memory stays bounded.
             while part := pipe.readline(MAX_LINE_BYTES):
                 line = part.decode("utf-8", "replace").rstrip()
                 self.lines.append(line)
@@ -64,20 +63,20 @@ class JvmOutput:
 
 
 def failure_reason(lines: Iterable[str]) -> str:
-    """Of all that Java said, the first complaint, on one line; else the last thing it said."""
-    said = [line.strip() for line in lines if line.strip()]
-    for number, line in enumerate(said):
+    """Return the first error in Java's output, on one line; without one, the last line."""
+    texts = [line.strip() for line in lines if line.strip()]
+    for number, line in enumerate(texts):
         if line.startswith("Error occurred during initialization of VM"):
-            return ": ".join(said[number : number + 2])  # what it was comes after
+            return ": ".join(texts[number : number + 2])  # the next line has the details
         if re.match(r"(Exception|Error|Caused by|ERROR|Unrecognized|Invalid)\b", line):
             return line
         if re.search(r"\b\w+(Exception|Error): ", line):
             return line
-    return said[-1] if said else ""
+    return texts[-1] if texts else ""
 
 
 def level_of(line: str, previous: int) -> int:
-    """The level a line belongs to; a line of a stack trace belongs to the line before it."""
+    """Return the logging level of a line; a stack trace has the level of the line before it."""
     if any(noise in line for noise in _NOISE):
         return logging.DEBUG
     found = re.match(r"(?:\S+ \S+ )?(FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ", line)

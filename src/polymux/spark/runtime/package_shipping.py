@@ -1,9 +1,9 @@
-"""Pack polymux for the workers of a cluster.
+"""Shipping the installed polymux to the workers of a cluster.
 
-Python imports compiled modules from folders only, so `--py-files` with a wheel or a zip does not
-do. Spark unpacks what is named in `spark.archives` into the working folder of each executor, and
-a relative PYTHONPATH points the workers there. The workers need the same Python version and
-system as the driver, with PySpark and pyarrow installed; polymux itself they get from here.
+Python cannot import compiled modules from an archive, so `--py-files` with a wheel or zip does not
+work. Spark unpacks the archives in `spark.archives` into the working directory of each executor,
+and a relative PYTHONPATH makes the workers import from there. The workers need the same Python
+version and platform as the driver, with PySpark and pyarrow installed.
 """
 
 import zipfile
@@ -15,36 +15,33 @@ from pathlib import Path
 from polymux.spark.runtime.spark_home import package_folder
 
 UNPACKED_FOLDER = "polymux_pkg"
-DISCOVERY_PACKAGE = "pyspark_polymux"  # the package beside it by which Spark finds the data source
-CORE_DEPENDENCIES = (
-    "librt",
-    "mypy_extensions",
-)  # what the core imports beyond the standard library
+DISCOVERY_PACKAGE = "pyspark_polymux"  # by it Spark finds the data source
+CORE_DEPENDENCIES = ("librt", "mypy_extensions")  # imports of the core besides the stdlib
 
 
 def pack(target: Path) -> None:
-    """Write polymux, its compiled modules and its companions to the zip file `target`."""
+    """Write polymux, its compiled modules and the core's dependencies to the zip file `target`."""
     package = package_folder()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         _add_tree(file, package, package.parent)
-        found = package.parent / DISCOVERY_PACKAGE
-        if found.is_dir():
-            _add_tree(file, found, package.parent)
+        discovery = package.parent / DISCOVERY_PACKAGE
+        if discovery.is_dir():
+            _add_tree(file, discovery, package.parent)
         for shared in _shared_modules(package):
             file.write(shared, shared.name)
         for name in CORE_DEPENDENCIES:
             spec = find_spec(name)
             if spec is None:
-                continue  # only a compiled core needs them, and it would not run here either
+                continue  # only a compiled core needs it, so this one is not compiled
             if spec.submodule_search_locations:
-                for place in spec.submodule_search_locations:
-                    _add_tree(file, Path(place), Path(place).parent)
+                for folder in spec.submodule_search_locations:
+                    _add_tree(file, Path(folder), Path(folder).parent)
             elif spec.origin is not None:
                 file.write(spec.origin, Path(spec.origin).name)
 
 
 def shipping_settings(archive: Path, conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings that bring `archive` to the executors, joined to the user's own."""
+    """Return the settings that ship `archive` to the executors, merged with those in `conf`."""
     archives = conf.get("spark.archives", "")
     path = conf.get("spark.executorEnv.PYTHONPATH", "")
     return {
@@ -60,7 +57,7 @@ def _add_tree(file: zipfile.ZipFile, folder: Path, root: Path) -> None:
 
 
 def _shared_modules(package: Path) -> list[Path]:
-    """What mypyc puts beside the package: one module with the code of all compiled files."""
+    """Return the module beside the package into which mypyc puts the code of all modules."""
     beside = {path.resolve() for path in package.parent.glob("*__mypyc*.so")}
     try:
         listed = metadata.distribution("polymux").files or []

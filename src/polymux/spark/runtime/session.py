@@ -1,4 +1,10 @@
-"""Start a Spark session that is up quickly, says little, and leaves nothing behind."""
+"""Spark sessions that start fast, log little, and leave no process or file behind.
+
+A session owns its Java process: it is launched with a chosen Java, settings and environment, its
+output goes to the logger `polymux.spark`, and it is ended with the session. PySpark keeps the
+gateway and the active context in class attributes, some of them private; `_stop_context` and
+`_end_java` reset these, so that another session can be started in the same process.
+"""
 
 import logging
 import os
@@ -39,16 +45,16 @@ __all__ = ["Progress", "SparkStartError", "progress", "spark_session"]
 
 log = logging.getLogger("polymux.spark")
 
-JVM_EXIT_SECONDS = 15.0  # for Java to end by itself; it takes a tenth of a second
-JVM_ARCHIVE_EXIT_SECONDS = 240.0  # the same while it writes down its classes
+JVM_EXIT_SECONDS = 15.0  # for Java to exit by itself; it takes about 0.1 s
+JVM_ARCHIVE_EXIT_SECONDS = 240.0  # the same while it dumps a class archive
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_gateways_left_open: list[Any] = []  # gateways of sessions that failed
-_start_lock = threading.Lock()  # the environment is changed for a moment
+_gateways_left_open: list[Any] = []  # of sessions that ended with an exception
+_start_lock = threading.Lock()  # starting changes `os.environ` temporarily
 
 
 class SparkStartError(PolymuxError):
-    """Spark did not start; the text is the reason as far as Java told it."""
+    """Spark did not start; the message has the reason from Java's output."""
 
 
 @contextmanager
@@ -60,17 +66,28 @@ def spark_session(
     app_name: str = "polymux",
     ship: bool = True,
 ) -> Iterator["SparkSession"]:
-    """A session on `master`, stopped with its Java when the block ends.
+    """Start a session on `master`; stop it, and its Java, when the block ends.
 
-    If a session is active already it is used as it is and left running, whatever is asked for
-    here. `memory` is the heap of the driver. `conf` goes over every setting chosen here, and
-    adds to Java options, archives and PYTHONPATH. For a cluster the installed polymux is packed
-    and sent to the workers unless `ship` is false.
+    If a session is already active, it is used as it is and left running, and all arguments are
+    ignored. Objects of one session (DataFrames, UDFs) cannot be used in the next, which has another
+    Java. After a local session ends, a class archive may be created in the background; see
+    `class_data_sharing`.
 
-    Raises before anything is started: `MissingExtra` without PySpark, `NoJava`, and
-    `PolymuxError` for a master that is not known or does not answer and for too little memory.
-    After an exception in the block the session is stopped all the same. Objects of one session
-    (DataFrames, UDFs) cannot be used in the next: it has another Java.
+    Args:
+        master: local[*], local[2], spark://host:7077, yarn, k8s://https://host:port or
+            local-cluster[workers,cores,megabytes].
+        memory: Heap of the driver, such as 512m or 2g.
+        conf: Spark settings. They override those chosen here, except Java options, archives and
+            PYTHONPATH, which are combined.
+        app_name: The name of the application.
+        ship: For a cluster: whether to send the installed polymux to the workers.
+
+    Raises:
+        MissingExtra: PySpark is not installed.
+        NoJava: There is no Java that Spark supports.
+        SparkStartError: Java or Spark failed to start.
+        PolymuxError: The master is unknown or does not answer, or memory is insufficient. Raised,
+            like the first two, before anything is started.
     """
     try:
         from pyspark import SparkContext
@@ -120,12 +137,12 @@ def spark_session(
             alive = gateway is None or gateway.proc.poll() is None
             _stop_context(context, alive)
             if gateway is not None and failed and alive:
-                # PySpark's exceptions ask Java for their text, so it must outlive them. It ends
-                # with this process, or when the next session starts.
+                # PySpark's exceptions fetch their text from Java, so it must outlive them. It is
+                # ended when the next session starts, or with this process.
                 _gateways_left_open.append(gateway)
             elif gateway is not None:
-                recording = "-XX:ArchiveClassesAtExit" in settings[_JAVA_OPTIONS]
-                _end_java(gateway, JVM_ARCHIVE_EXIT_SECONDS if recording else JVM_EXIT_SECONDS)
+                dumping = "-XX:ArchiveClassesAtExit" in settings[_JAVA_OPTIONS]
+                _end_java(gateway, JVM_ARCHIVE_EXIT_SECONDS if dumping else JVM_EXIT_SECONDS)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if where.local and gateway is not None:
@@ -135,7 +152,7 @@ def spark_session(
 def _start(
     master: Master, java: Java, home: Path, settings: dict[str, str]
 ) -> tuple["SparkContext", "Any | None"]:
-    """Launch Java and make the context. The gateway is None if a Java was running already."""
+    """Launch Java and create the context. The gateway is None if a Java was already running."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -143,7 +160,7 @@ def _start(
     with quiet_interrupts(), _start_lock, _patched_environ(_java_environ(master, java, home)):
         while _gateways_left_open:
             _end_java(_gateways_left_open.pop(), JVM_EXIT_SECONDS)
-        # Not before: it lives in the Java of the moment.
+        # Only now: a SparkConf belongs to the current Java.
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         if SparkContext._gateway is not None:
             return SparkContext(conf=conf), None
@@ -152,7 +169,7 @@ def _start(
         try:
             with output.descriptor() as out:
                 streams = {"stdout": out, "stderr": out}
-                gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call] # theirs
+                gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call] # PySpark's
             context = SparkContext(conf=conf, gateway=gateway)
         except Exception as failure:
             reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
@@ -163,27 +180,27 @@ def _start(
             raise SparkStartError(f"Spark did not start with {java.text}: {reason}") from None
         except BaseException:  # Ctrl-C
             if gateway is not None:
-                gateway.proc.kill()  # asked to end while it starts, it would log what that breaks
+                gateway.proc.kill()  # a regular exit during start-up would log errors
                 _end_java(gateway, JVM_EXIT_SECONDS)
             raise
         finally:
-            # The context takes over Ctrl-C for good, with a handler that asks Java over the very
-            # connection it has interrupted.
+            # SparkContext installs a SIGINT handler for good, which calls Java over the connection
+            # that the signal has interrupted.
             if threading.current_thread() is threading.main_thread() and sigint is not None:
                 signal.signal(signal.SIGINT, sigint)
     return context, gateway
 
 
 def _home(master: Master, folder: Path) -> Path:
-    """The SPARK_HOME of the driver."""
+    """Return the SPARK_HOME of the driver."""
     if master.kind == "local-cluster":
-        # Its workers write to it, and otherwise that is where PySpark is installed.
+        # Its workers write to SPARK_HOME, which must not be the installed package.
         return link_home(pyspark_home(), folder / "home")
     return pyspark_home() if master.needs_full_spark_home else spark_home()
 
 
 def _java_environ(master: Master, java: Java, home: Path) -> dict[str, str]:
-    """The environment Java starts in, and hands on to the workers of a local session."""
+    """Return the environment of Java, which the workers of a local session inherit."""
     environ = {
         **importable_environ(),
         "JAVA_HOME": str(java.home),
@@ -201,7 +218,7 @@ def _java_environ(master: Master, java: Java, home: Path) -> dict[str, str]:
 
 @contextmanager
 def _patched_environ(variables: dict[str, str]) -> Iterator[None]:
-    """Have these variables for a while, then put back what was there of them."""
+    """Set environment variables during the block and restore them afterwards."""
     former = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -215,7 +232,7 @@ def _patched_environ(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _stop_context(context: "SparkContext", alive: bool) -> None:
-    """Stop the session. If its Java has died there is nobody to tell, and nothing is said."""
+    """Stop the session and reset PySpark's class attributes. `alive`: its Java still runs."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -234,7 +251,7 @@ def _stop_context(context: "SparkContext", alive: bool) -> None:
 
 
 def _end_java(gateway: Any, seconds: float) -> None:
-    """End the Java behind `gateway`, by force if it takes longer than that."""
+    """End the Java behind `gateway`; kill it if it does not exit within `seconds`."""
     from pyspark import SparkContext
 
     process: subprocess.Popen[bytes] = gateway.proc
@@ -242,7 +259,7 @@ def _end_java(gateway: Any, seconds: float) -> None:
         gateway.shutdown()
     with suppress(OSError):
         if process.stdin is not None:
-            process.stdin.close()  # its sign to leave
+            process.stdin.close()  # Java exits at the end of its input
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What Spark is told: the masters polymux knows, and the settings of a session, with reasons."""
+"""Masters and settings of a Spark session, with the reason for each setting."""
 
 import re
 import socket
@@ -16,20 +16,20 @@ LOOPBACK = "127.0.0.1"
 MIN_HEAP_BYTES = 512 * MIB  # Spark itself refuses less than 450 MiB
 NON_HEAP_BYTES = 300 * MIB  # classes, compiled code, threads and buffers of the driver
 
-# The collector and the compiler of a Java that lives for seconds. The quick compiler alone makes
-# code 2 to 3 times slower than the thorough one: right for a driver that only hands out work,
-# wrong for the executors of a cluster.
+# Garbage collector and compiler for a Java that lives for seconds. C1 alone produces code that is 2
+# to 3 times slower than that of C2: right for a driver that only schedules tasks, wrong for the
+# executors of a cluster.
 FAST_START_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
 )
-# Arrow's own allocator keeps what was freed in each of its threads, tens of megabytes a worker.
+# Arrow's own allocator retains freed memory in each of its threads, tens of megabytes per worker.
 ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
-# A failed task is raised in Python with its whole trace; two more copies of it are no help. The
-# level of the gateway is what Spark takes for the level of everything.
+# A failed task raises in Python with its complete trace; Spark would log two more copies. Spark
+# applies the level of the gateway's logger to everything.
 LOG4J = """\
 status = error
 appender.console.type = Console
@@ -50,7 +50,7 @@ logger.tasks.level = off
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where the work is done: threads here, processes here, or another machine's processes."""
+    """A Spark master: threads of this process's Java, local processes, or a cluster."""
 
     url: str
     kind: Literal["local", "local-cluster", "cluster"]
@@ -62,32 +62,38 @@ class Master:
 
     @property
     def needs_full_spark_home(self) -> bool:
-        """Whether the driver hands out what lies in its SPARK_HOME: its Python archives, say."""
+        """Whether the driver distributes files of its SPARK_HOME, such as its Python archives."""
         return self.kind == "cluster" and not self.url.startswith("spark://")
 
     @property
     def loopback(self) -> bool:
-        """Whether nothing beyond this machine has to reach the driver."""
+        """Whether only this machine connects to the driver."""
         hosts = [host for host, _ in self.addresses()]
-        near = bool(hosts) and all(host in (LOOPBACK, "localhost") for host in hosts)
-        return near or self.kind != "cluster"
+        is_local = bool(hosts) and all(host in (LOOPBACK, "localhost") for host in hosts)
+        return is_local or self.kind != "cluster"
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each standalone master; other kinds of cluster have none."""
+        """Return host and port of each standalone master; empty for other kinds of cluster."""
         if not self.url.startswith("spark://"):
             return []
-        pairs = [place.rpartition(":") for place in self.url[len("spark://") :].split(",")]
+        pairs = [text.rpartition(":") for text in self.url[len("spark://") :].split(",")]
         return [(host.strip("[]"), int(port)) for host, _, port in pairs]
 
 
 def parse_master(url: str) -> Master:
-    """Read a master URL; a clear error for what Spark or polymux does not know."""
+    """Parse a master URL.
+
+    Raises:
+        PolymuxError: Spark or polymux does not support it.
+    """
     if re.fullmatch(r"local(\[(\*|[1-9]\d{0,4})(\s*,\s*\d{1,4})?\])?", url):
         return Master(url, "local")
     if re.fullmatch(r"local-cluster\[\s*[1-9]\d*\s*,\s*[1-9]\d*\s*,\s*[1-9]\d*\s*\]", url):
         return Master(url, "local-cluster")
-    place = r"(\[[0-9a-fA-F:]+\]|[^\s,:/]+):\d{1,5}"
-    if re.fullmatch(rf"spark://{place}(,{place})*", url) or re.fullmatch(r"yarn|k8s://\S+", url):
+    address = r"(\[[0-9a-fA-F:]+\]|[^\s,:/]+):\d{1,5}"
+    if re.fullmatch(rf"spark://{address}(,{address})*", url) or re.fullmatch(
+        r"yarn|k8s://\S+", url
+    ):
         return Master(url, "cluster")
     if url.startswith("sc://"):
         raise PolymuxError(
@@ -101,12 +107,16 @@ def parse_master(url: str) -> Master:
 
 
 def check_reachable(master: Master, timeout: float = 5.0) -> None:
-    """Raise if none of the standalone masters answers; Spark would try for a minute."""
-    places = master.addresses()
-    if not places:
+    """Check that one of the standalone masters accepts connections; Spark would try for a minute.
+
+    Raises:
+        PolymuxError: None answers within `timeout` seconds each.
+    """
+    addresses = master.addresses()
+    if not addresses:
         return
     reason = ""
-    for host, port in places:
+    for host, port in addresses:
         try:
             socket.create_connection((host, port), timeout).close()
         except (OSError, OverflowError) as failure:
@@ -120,7 +130,11 @@ def check_reachable(master: Master, timeout: float = 5.0) -> None:
 
 
 def check_memory(memory: str, free: int | None = None) -> None:
-    """Raise if a driver with this heap is too small for Spark or too large for the machine."""
+    """Check the heap of a driver; `free` is the available memory in bytes, measured if None.
+
+    Raises:
+        PolymuxError: It is too small for Spark or too large for the machine.
+    """
     heap = parse_size(memory)
     if heap < MIN_HEAP_BYTES:
         raise PolymuxError(f"memory {memory} is too little for Spark: give 512m or more")
@@ -143,9 +157,12 @@ def session_settings(
     java_options: Sequence[str],
     conf: Mapping[str, str],
 ) -> dict[str, str]:
-    """All settings of a new session; `conf` wins, and adds to Java options.
+    """Return all settings of a new session. `conf` overrides them, and adds to the Java options.
 
-    `folder` is the session's own temporary folder; the logging settings are written into it.
+    `folder` is the temporary folder of the session; the logging configuration is written there.
+
+    Raises:
+        PolymuxError: `conf` contains spark.master.
     """
     if "spark.master" in conf:
         raise PolymuxError("give the master as master=..., not as the setting spark.master")
@@ -169,7 +186,7 @@ def session_settings(
         settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
     if master.local:
         options = [*FAST_START_OPTIONS, *options]
-        # Spark would make a folder `spark-warehouse` wherever the user happens to be.
+        # By default Spark creates a folder `spark-warehouse` in the working directory.
         settings["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
     if master.loopback:
         settings["spark.driver.host"] = LOOPBACK
@@ -183,12 +200,12 @@ def session_settings(
 
 
 def worker_python(master: Master, chosen: str | None) -> str:
-    """The Python of the workers: this one, or on a cluster the one the user chose."""
+    """Return the Python of the workers: this one or, on a cluster, the user's choice."""
     return sys.executable if master.local or not chosen else chosen
 
 
 def join_options(options: Sequence[str], user_options: str) -> str:
-    """Java options as one string, each quoted where Spark's launcher would split it."""
+    """Join Java options into one string, quoted for Spark's launcher."""
     return " ".join([*(_quoted(option) for option in options), user_options]).strip()
 
 

@@ -1,4 +1,4 @@
-"""Where Spark's jars and scripts are, and what a child process needs to import this package."""
+"""The SPARK_HOME of a session, and the environment in which child processes import polymux."""
 
 import os
 import site
@@ -13,12 +13,12 @@ from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
 
 def package_folder() -> Path:
-    """The folder of the package polymux, as imported."""
+    """Return the folder of the imported package polymux."""
     return Path(polymux.spark.__file__).parent.parent
 
 
 def pyspark_folder() -> Path:
-    """The folder of the installed PySpark; raises `MissingExtra` without importing it."""
+    """Return the folder of the installed PySpark, without importing it. May raise MissingExtra."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise MissingExtra("spark", "running on Spark")
@@ -26,21 +26,21 @@ def pyspark_folder() -> Path:
 
 
 def pyspark_home() -> Path:
-    """The SPARK_HOME as it is installed: the user's own, else the package itself."""
+    """Return the installed SPARK_HOME: from the environment, else the PySpark package."""
     return Path(os.environ.get("SPARK_HOME") or pyspark_folder())
 
 
 def spark_home() -> Path:
-    """The SPARK_HOME for a session on this machine.
+    """Return the SPARK_HOME for a session on this machine.
 
-    Spark puts the `pyspark.zip` of its home first on the path of every Python worker. Python
-    keeps no compiled form of what it imports from an archive, so each worker would compile all
-    of PySpark anew, about a second. So the home is a view of the installed package without that
-    archive, and the workers import the installed PySpark. A SPARK_HOME of the user's own is
-    used as it is.
+    Spark puts the `pyspark.zip` of its home first on the path of every Python worker. Python does
+    not cache bytecode of modules imported from an archive, so each worker would compile all of
+    PySpark again, which takes about a second. The home is therefore a folder of links to the
+    installed package without that archive, and the workers import the installed PySpark. A
+    SPARK_HOME from the environment is used unchanged.
     """
     real = pyspark_home()
-    # The workers must find the same PySpark without the archive.
+    # Without the archive, the workers must find the same PySpark by themselves.
     if os.environ.get("SPARK_HOME") or real.parent not in _site_packages():
         return real
     key = sha256(os.fsencode(real)).hexdigest()[:12]
@@ -49,9 +49,9 @@ def spark_home() -> Path:
 
 
 def link_home(real: Path, view: Path) -> Path:
-    """Make `view` a home with the jars and scripts of `real` and nothing else of it.
+    """Make `view` a SPARK_HOME with links to the jars and scripts of `real`.
 
-    Gives `real` itself back if that cannot be done.
+    Returns `view`, or `real` if the links cannot be created.
     """
     for name in ("bin", "jars"):
         link = view / name
@@ -64,7 +64,7 @@ def link_home(real: Path, view: Path) -> Path:
 
 
 def importable_environ() -> dict[str, str]:
-    """This process's environment, with which a child of this interpreter can import polymux."""
+    """Return the environment with a PYTHONPATH from which child processes can import polymux."""
     environ = dict(os.environ)
     parent = package_folder().parent
     if parent not in _site_packages():
@@ -74,8 +74,8 @@ def importable_environ() -> dict[str, str]:
 
 
 def _site_packages() -> list[Path]:
-    """Where this interpreter looks by itself."""
-    places = list(site.getsitepackages())
+    """Return the site-packages folders of this interpreter."""
+    folders = list(site.getsitepackages())
     if site.ENABLE_USER_SITE:
-        places.append(site.getusersitepackages())
-    return [Path(place) for place in places]
+        folders.append(site.getusersitepackages())
+    return [Path(folder) for folder in folders]

@@ -1,7 +1,7 @@
-"""The per-user folder for what can be made again, and a way to make each thing in it once.
+"""The per-user cache folder, and creating a file in it exactly once across processes.
 
-Nothing here is needed to be right, only to be fast: a folder that is missing, full, read-only or
-somebody else's means going without, never an error.
+The cache makes sessions faster and is never required: if the folder is missing, full, read-only or
+owned by another user, callers go without it, and nothing raises.
 """
 
 import fcntl
@@ -13,22 +13,22 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder: `POLYMUX_CACHE`, else `polymux` in the place the platform keeps caches."""
+    """Return `POLYMUX_CACHE`, else the folder `polymux` in the platform's cache directory."""
     chosen = os.environ.get("POLYMUX_CACHE")
     if chosen:
         return Path(chosen).absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "polymux"
     standard = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rule: a relative path there is to be ignored.
-    place = Path(standard) if os.path.isabs(standard) else Path.home() / ".cache"
-    return place / "polymux"
+    # The XDG specification: relative paths must be ignored.
+    base = Path(standard) if os.path.isabs(standard) else Path.home() / ".cache"
+    return base / "polymux"
 
 
 def usable_folder(folder: Path) -> bool:
-    """Make `folder` if need be; say whether it is ours and may be written.
+    """Create `folder` if needed. Return whether this user owns it and can write to it.
 
-    Programs are started from it, so a folder that another user owns is refused.
+    Programs are started from the cache, so a folder owned by another user is rejected.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -38,12 +38,12 @@ def usable_folder(folder: Path) -> bool:
 
 
 def make_once(target: Path, make: Callable[[Path], None]) -> bool:
-    """Have `make` write the file `target`, unless it exists; say whether it exists now.
+    """Create the file `target` by calling `make`, unless it exists. Return whether it exists now.
 
-    `make` is given another name in the same folder, and the file appears under its own name only
-    when `make` has returned, so nobody ever sees half of it. Of several processes that want the
-    same file one makes it, and the others are told False at once. What `make` raises is raised
-    here, and leaves nothing behind; a folder that cannot be written gives False.
+    `make` receives a temporary name in the same folder, and the file is renamed to `target` when
+    `make` has returned, so that a partial file is never visible. If several processes call this at
+    the same time, one creates the file and the others return False at once. Returns False if the
+    folder is not writable. An exception of `make` is raised, and leaves no file behind.
     """
     if target.exists():
         return True
@@ -58,10 +58,10 @@ def make_once(target: Path, make: Callable[[Path], None]) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # taken, or a file system without locks
             return target.exists()
-        if target.exists():  # somebody was quicker
+        if target.exists():  # created since the check above
             return True
         for stale in target.parent.glob(f"{target.name}.*.part"):
-            # We hold the lock, so whoever began these is gone.
+            # This process holds the lock, so the one that created these has ended.
             with suppress(OSError):
                 stale.unlink()
         part = target.with_name(f"{target.name}.{os.getpid()}.part")

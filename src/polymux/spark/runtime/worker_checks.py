@@ -1,4 +1,4 @@
-"""Asking every worker of a session the same question, before anything depends on the answer."""
+"""Running a function on every worker of a session, and checks of the workers before a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from polymux.spark.runtime.job_progress import progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORKER_SECONDS = 60.0  # a cluster without free cores lets a job wait without end
-MAX_CHECKED_FILES = 20  # files each worker is asked about
+WORKER_SECONDS = 60.0  # without free cores a job would wait forever
+MAX_CHECKED_FILES = 20  # most files whose access is checked
 
 Row = TypeVar("Row")
 WorkerTask = Callable[[Iterable[int]], Iterable[Row]]
@@ -23,41 +23,44 @@ WorkerTask = Callable[[Iterable[int]], Iterable[Row]]
 def run_on_workers(
     spark: SparkSession, task: WorkerTask[Row], timeout: float = WORKER_SECONDS
 ) -> set[Row]:
-    """Run `question` on every executor that has come up; nothing if none takes it in time.
+    """Run `task` on every running executor and return the rows; empty if none starts in time.
 
-    It should sleep for a moment, so that one quick executor does not take all the tasks, and
-    must travel by value: see `_reach`.
+    `task` should sleep for a moment, so that one fast executor does not take all tasks, and must be
+    pickled by value; see `_access_probe`.
     """
     context = spark.sparkContext
-    late = threading.Event()
+    timed_out = threading.Event()
 
-    def give_up(group: str) -> None:
-        late.set()
+    def cancel(group: str) -> None:
+        timed_out.set()
         context.cancelJobGroup(group)
 
     try:
-        with progress(spark, lambda _: None, description="polymux: asking the workers") as group:
-            timer = threading.Timer(timeout, give_up, [group])
+        with progress(spark, lambda _: None, description="polymux: checking the workers") as group:
+            timer = threading.Timer(timeout, cancel, [group])
             timer.daemon = True
             timer.start()
             try:
-                # The first round waits for an executor, and shows how many cores there are.
+                # The first round waits for an executor; after it the number of cores is known.
                 for _ in range(2):
                     tasks = max(4, 3 * context.defaultParallelism)
                     rows = context.parallelize(range(tasks), tasks).mapPartitions(task).collect()
             finally:
                 timer.cancel()
     except Exception:
-        if late.is_set():
+        if timed_out.is_set():
             return set()
         raise
     return set(rows)
 
 
 def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> None:
-    """Raise if a worker cannot import polymux, see the captures or write where it should.
+    """Check that every worker can import polymux, read the captures and write to `staging`.
 
-    In local mode the workers are children of this process and nothing is asked.
+    In local mode the workers are children of this process, and nothing is checked.
+
+    Raises:
+        PolymuxError: A worker cannot, or no worker runs a task within `WORKER_SECONDS`.
     """
     master = spark.sparkContext.master or ""
     if master == "local" or master.startswith("local["):
@@ -89,14 +92,14 @@ def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> No
 
 
 def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, str, str, bool]]:
-    """What runs on a worker, made anew so that it travels by value.
+    """Return the function that runs on a worker: a closure, which is pickled by value.
 
-    A function of this module would travel as its name, and a worker without polymux could not
-    say so.
+    A function of this module would be pickled by name, and a worker without polymux could not run
+    it.
     """
-    wanted, folder = list(files), staging
+    paths, folder = list(files), staging
 
-    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str, bool]]:
+    def probe(_: Iterable[int]) -> Iterator[tuple[str, str, str, bool]]:
         import os
         import socket
         import time
@@ -107,7 +110,7 @@ def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, s
             import polymux.spark.batch.analyze_stage  # noqa: F401
         except ImportError as problem:
             missing = str(problem)
-        unseen = next((path for path in wanted if not os.access(path, os.R_OK)), "")
+        unseen = next((path for path in paths if not os.access(path, os.R_OK)), "")
         yield socket.gethostname(), missing, unseen, os.access(folder, os.W_OK)
 
-    return look
+    return probe

@@ -1,7 +1,8 @@
-"""What a sink sent, read back from the tables of a collector: every row once.
+"""Reading back what a sink sent, from the tables of a collector: every row exactly once.
 
-Only tasks that the sender's driver has committed count; of a job's epoch that was committed twice
-(its driver was killed in between) the commit that was recorded first.
+A retried task or a replayed micro-batch sends its rows again. Only tasks that the sender's driver
+has committed count. If an epoch was committed twice, because the driver was killed in between, the
+commit that was recorded first counts.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "job string, epoch long, partition int, stream string, data binary"
-INLINE_NAME_PROTOCOLS = ("streamux", "minmux")  # protocols whose streams begin with their name
-MAX_NAME_BYTES = 8192
-MAX_ROW_BYTES = 1 << 30
+INLINE_NAME_PROTOCOLS = ("streamux", "minmux")  # without stream names: the data begins with it
+MAX_NAME_BYTES = 8192  # longest name at the beginning of a stream
+MAX_ROW_BYTES = 1 << 30  # a longer row means that the stream is not length-prefixed
 
 
 def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
-    """The rows that sinks have sent and committed: job, epoch, partition, stream, data.
+    """Return the rows that sinks have sent and committed.
 
-    `tables` is an output of `analyze --content`, following or not. With `job`, only that one's.
+    Args:
+        spark: The session.
+        tables: The output directory of `polymux analyze --content`, with or without --watch.
+        job: Only rows of this job; by default of all jobs.
+
+    Returns:
+        A DataFrame with the columns job, epoch, partition, stream and data.
     """
     from pyspark.sql import functions as f
 
@@ -36,20 +43,20 @@ def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
     sessions = spark.read.parquet(f"{tables}/sessions").select(
         "session_id", "protocol", "started_at"
     )
-    places = streams.join(sessions, "session_id")
-    named_inside = sessions.where(f.col("protocol").isin(*INLINE_NAME_PROTOCOLS)).select(
+    candidates = streams.join(sessions, "session_id")
+    named_inline = sessions.where(f.col("protocol").isin(*INLINE_NAME_PROTOCOLS)).select(
         "session_id"
     )
-    if named_inside.isEmpty():
-        places = places.withColumn("head", f.lit(None).cast("binary"))
+    if named_inline.isEmpty():
+        candidates = candidates.withColumn("head", f.lit(None).cast("binary"))
     else:
-        firsts = content.join(f.broadcast(named_inside), "session_id")
+        firsts = content.join(f.broadcast(named_inline), "session_id")
         heads = firsts.groupBy("session_id", "stream").agg(
             f.min_by("data", "frame_index").alias("head")
         )
-        places = places.join(heads, ["session_id", "stream"], "left")
+        candidates = candidates.join(heads, ["session_id", "stream"], "left")
     labels: dict[tuple[str, str], tuple[StreamLabel, object, int]] = {}
-    for row in places.collect():
+    for row in candidates.collect():
         name, skip = row["name"] or "", 0
         if row["head"] is not None:
             line = bytes(row["head"])[:MAX_NAME_BYTES].partition(b"\n")[0]
@@ -57,10 +64,10 @@ def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
         label = StreamLabel.parse(name)
         if label is not None and (not job or label.job == job):
             labels[row["session_id"], row["stream"]] = (label, row["started_at"], skip)
-    wanted = committed_streams(spark, content, labels)
-    if not wanted:
+    committed = committed_streams(spark, content, labels)
+    if not committed:
         return spark.createDataFrame([], COLUMNS)
-    chosen = spark.createDataFrame(
+    selection = spark.createDataFrame(
         [
             (
                 session,
@@ -72,14 +79,14 @@ def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
                 label.framing,
                 skip,
             )
-            for (session, stream), (label, skip) in wanted.items()
+            for (session, stream), (label, skip) in committed.items()
         ],
         "session_id string, stream string, job string, epoch long, partition int, label string, "
         "framing string, skip long",
     )
     pieces = (
         content.select("session_id", "stream", "frame_index", "data")
-        .join(f.broadcast(chosen), ["session_id", "stream"])
+        .join(f.broadcast(selection), ["session_id", "stream"])
         .repartition("session_id", "stream")
         .sortWithinPartitions("session_id", "stream", "frame_index")
         .select(
@@ -94,55 +101,60 @@ def committed_streams(
     content: DataFrame,
     labels: dict[tuple[str, str], tuple[StreamLabel, object, int]],
 ) -> dict[tuple[str, str], tuple[StreamLabel, int]]:
-    """The streams of the tasks that count."""
+    """Return the streams of committed tasks, each with its label and the bytes of its inline name.
+
+    `labels` has, by session and stream, the label, the start of the session and those bytes.
+    """
     from pyspark.sql import functions as f
 
-    commits = [place for place, (label, _, _) in labels.items() if label.is_commit]
+    commits = [key for key, (label, _, _) in labels.items() if label.is_commit]
     if not commits:
         return {}
-    places = spark.createDataFrame(commits, "session_id string, stream string")
+    commit_streams = spark.createDataFrame(commits, "session_id string, stream string")
     pieces: dict[tuple[str, str], list[bytes]] = {}
-    told = content.join(f.broadcast(places), ["session_id", "stream"]).orderBy("frame_index")
-    for row in told.select("session_id", "stream", "data").collect():
+    rows = content.join(f.broadcast(commit_streams), ["session_id", "stream"])
+    rows = rows.orderBy("frame_index").select("session_id", "stream", "data")
+    for row in rows.collect():
         pieces.setdefault((row[0], row[1]), []).append(bytes(row[2]))
-    said: dict[tuple[str, int], tuple[object, str, set[str]]] = {}
-    for place, parts in pieces.items():
-        label, at, skip = labels[place]
+    first_commits: dict[tuple[str, int], tuple[object, str, set[str]]] = {}
+    for key, parts in pieces.items():
+        label, started_at, skip = labels[key]
         tasks = set(decode_commit(b"".join(parts)[skip:]))
-        key = (label.job, label.epoch)
-        if tasks and (key not in said or (at, label.task) < said[key][:2]):
-            said[key] = (at, label.task, tasks)
+        epoch = (label.job, label.epoch)
+        order = (started_at, label.task)
+        if tasks and (epoch not in first_commits or order < first_commits[epoch][:2]):
+            first_commits[epoch] = (started_at, label.task, tasks)
     return {
-        place: (label, skip)
-        for place, (label, _, skip) in labels.items()
+        key: (label, skip)
+        for key, (label, _, skip) in labels.items()
         if not label.is_commit
-        and (label.job, label.epoch) in said
-        and label.task in said[label.job, label.epoch][2]
+        and (label.job, label.epoch) in first_commits
+        and label.task in first_commits[label.job, label.epoch][2]
     }
 
 
 def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Content frames, stream by stream and in order, to the rows that were sent."""
+    """Convert content frames, in order and stream by stream, to the rows that were sent."""
     import pyarrow as pa
 
-    place: tuple[str, str] | None = None
+    current: tuple[str, str] | None = None
     rest = b""
     for batch in batches:
         out: dict[str, list[object]] = {
             name: [] for name in ("job", "epoch", "partition", "stream", "data")
         }
         for row in batch.to_pylist():
-            here = (row["session_id"], row["stream"])
-            if here != place:
-                place, rest, skip = here, b"", row["skip"]
+            key = (row["session_id"], row["stream"])
+            if key != current:
+                current, rest, skip = key, b"", row["skip"]
             data = row["data"]
             if skip:
                 data, skip = data[skip:], max(0, skip - len(data))
             rows = [data] if row["framing"] in (MESSAGES, RAW) else []
             if row["framing"] == PREFIXED:
                 rows, rest = split_prefixed(rest + data)
-            for each in rows:
-                out["data"].append(each)
+            for sent in rows:
+                out["data"].append(sent)
                 for name, column in (("job", "job"), ("epoch", "epoch"), ("stream", "label")):
                     out[name].append(row[column])
                 out["partition"].append(row["partition"])
@@ -157,7 +169,11 @@ def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def split_prefixed(data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole rows out of prefixed ones, and what is left."""
+    """Split length-prefixed rows. Return the complete rows and the incomplete rest.
+
+    Raises:
+        PolymuxError: A length exceeds `MAX_ROW_BYTES`.
+    """
     rows = []
     start = 0
     while len(data) - start >= 4:

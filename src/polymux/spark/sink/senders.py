@@ -1,7 +1,8 @@
-"""Streams of any protocol on which a task sends, each ended only when the peer has taken it all.
+"""Outgoing streams of every protocol, with an acknowledgement that the peer has read everything.
 
-What counts as taken: the answer to our end (mplex, Nerdbank), a reply (Streamux), or credit for
-everything that was sent, beyond what the peer gave at first (omnistreams, Minmux).
+What counts as the acknowledgement depends on the protocol: the peer's end of the stream in answer
+to ours (mplex, Nerdbank), the reply (Streamux), or new credit for everything that was sent
+(omnistreams, Minmux).
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from polymux.aio import (
 )
 from polymux.core.errors import PolymuxError
 
-CREDIT_POLL_SECONDS = 0.005  # seconds between looks at the credit that came back
+CREDIT_POLL_SECONDS = 0.005  # seconds between checks for new credit
 
 
 class NotAcknowledged(PolymuxError):
-    """The peer did not take everything that was sent to it."""
+    """The peer did not acknowledge everything that was sent."""
 
 
 class OutgoingStream:
-    """One stream. `finish` returns when the peer has taken everything."""
+    """One stream. Subclasses implement it for each kind of protocol."""
 
     async def send(self, data: bytes) -> None:
-        """Queue the data of one row, waiting for leave."""
-        raise NotImplementedError  # each shape of protocol has its own
+        """Send data, waiting for credit."""
+        raise NotImplementedError
 
     async def finish(self) -> None:
-        """End the stream and wait for the peer's word that it has everything."""
+        """End the stream and return when the peer has acknowledged everything."""
         raise NotImplementedError
 
 
 class DuplexOutgoingStream(OutgoingStream):
-    """mplex, Nerdbank: the peer answers our end with its own."""
+    """mplex, Nerdbank: the peer acknowledges by ending its half of the stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -57,7 +58,7 @@ class DuplexOutgoingStream(OutgoingStream):
 
 
 class ExchangeOutgoingStream(OutgoingStream):
-    """Streamux: a request that is sent piece by piece, and its reply. It begins with its name."""
+    """Streamux: a request that is sent in pieces; the reply is the acknowledgement."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -72,7 +73,10 @@ class ExchangeOutgoingStream(OutgoingStream):
 
 
 class CreditOutgoingStream(OutgoingStream):
-    """omnistreams, Minmux: the peer gives new credit for what it has taken. Ended after that."""
+    """omnistreams, Minmux: the peer grants new credit for what it has read.
+
+    `credit_cost` returns the credit that data uses: messages or items.
+    """
 
     def __init__(
         self, stream: MessageSender | ItemSender, credit_cost: Callable[[bytes], int]
@@ -84,7 +88,7 @@ class CreditOutgoingStream(OutgoingStream):
         self._credit_used = 0
 
     async def wait_for_credit(self) -> None:
-        """Wait for the first credit: what comes later is for what was sent."""
+        """Wait for the initial credit; credit granted later acknowledges what was sent."""
         await self._stream.drain()
         self._initial_credit = self._half.credit_granted
 
@@ -94,7 +98,7 @@ class CreditOutgoingStream(OutgoingStream):
 
     async def finish(self) -> None:
         while self._half.credit_granted - self._initial_credit < self._credit_used:
-            await self._stream.drain()  # raises if the stream or the session is over
+            await self._stream.drain()  # raises if the stream or session has ended
             self._stream.session.check_open()
             await asyncio.sleep(CREDIT_POLL_SECONDS)
         await self._stream.end()
@@ -109,10 +113,11 @@ class StreamOpener:
 
     @property
     def preserves_message_boundaries(self) -> bool:
-        """Is a row that is sent by itself received by itself?"""
+        """Whether data that is sent in one call is received in one piece."""
         return isinstance(self._session, OmnistreamsSession)
 
     async def open(self, name: str) -> OutgoingStream:
+        """Open a stream. In protocols without stream names the data begins with `name` and LF."""
         session = self._session
         if isinstance(session, OmnistreamsSession):
             sender = CreditOutgoingStream(await session.open(name), lambda data: 1)
@@ -121,7 +126,7 @@ class StreamOpener:
         if isinstance(session, MinmuxSession):
             stream = session.sender(self._next_id)
             self._next_id += 2
-            stream.promise(1)  # nobody opens streams in Minmux: this makes the peer aware of it
+            stream.promise(1)  # Minmux has no open frame: this announces the stream
             items = CreditOutgoingStream(stream, len)
             await items.wait_for_credit()
             await items.send(f"{name}\n".encode())

@@ -1,8 +1,8 @@
-"""What a stream of the sink is called, so that a reader can tell attempts apart.
+"""Names of the sink's streams, by which a reader distinguishes attempts.
 
-A task that is retried, or a micro-batch that is replayed, sends its rows again on other streams.
-Each stream's name says whose it is; when all tasks of a job are done the driver says which of them
-count, on a stream of its own.
+A retried task or a replayed micro-batch sends its rows again on other streams. The name of each
+stream identifies the attempt. When all tasks of a job have succeeded, the driver sends a commit,
+the list of the attempts that count, on a stream of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-DEFAULT_STREAM = "rows"  # the stream of rows that name none
+DEFAULT_STREAM = "rows"  # for rows without a value in the column `stream`
 COMMIT_STREAM = "polymux-commit"
 PREFIXED, MESSAGES, RAW = "prefixed", "messages", "raw"
 _KEYS = ("job", "epoch", "partition", "attempt", "task", "framing")
@@ -19,8 +19,12 @@ _KEYS = ("job", "epoch", "partition", "attempt", "task", "framing")
 
 @dataclass(frozen=True, slots=True)
 class StreamLabel:
-    """`task` is unlike that of any other attempt. `rows` says how rows are told apart: each after
-    its length (four bytes, the highest first), each a message, or not at all."""
+    """The name of one stream, written as `STREAM?job=...&epoch=...` and so on.
+
+    `task` is unique to the attempt. `framing` is how rows are separated: PREFIXED, each after its
+    length (four bytes, big-endian); MESSAGES, one message each; RAW, not at all. `part` counts the
+    streams of one attempt with the same name.
+    """
 
     stream: str
     job: str
@@ -32,10 +36,10 @@ class StreamLabel:
     part: int = 1
 
     def __str__(self) -> str:
-        said = {name: getattr(self, name) for name in _KEYS}
+        values = {name: getattr(self, name) for name in _KEYS}
         if self.part > 1:
-            said["part"] = self.part
-        return f"{quote(self.stream, safe='/ :.,-_')}?{urlencode(said)}"
+            values["part"] = self.part
+        return f"{quote(self.stream, safe='/ :.,-_')}?{urlencode(values)}"
 
     @property
     def is_commit(self) -> bool:
@@ -43,16 +47,22 @@ class StreamLabel:
 
     @classmethod
     def parse(cls, name: str) -> StreamLabel | None:
-        """The label in a stream's name; None if it is not the sink's."""
+        """Parse the name of a stream; return None if it is not one of a sink."""
         stream, mark, query = name.rpartition("?")
         if not mark:
             return None
-        said = dict(parse_qsl(query))
+        values = dict(parse_qsl(query))
         try:
             return cls(
-                unquote(stream), said["job"], int(said["epoch"]), int(said["partition"]),
-                int(said["attempt"]), said["task"], said["framing"], int(said.get("part", "1")),
-            )  # fmt: skip
+                unquote(stream),
+                values["job"],
+                int(values["epoch"]),
+                int(values["partition"]),
+                int(values["attempt"]),
+                values["task"],
+                values["framing"],
+                int(values.get("part", "1")),
+            )
         except (KeyError, ValueError):
             return None
 
@@ -62,15 +72,14 @@ def commit_label(job: str, epoch: int, task: str) -> StreamLabel:
 
 
 def encode_commit(tasks: list[str]) -> bytes:
-    """What the commit stream carries: the tasks whose rows count."""
+    """Encode the content of a commit stream: the tasks whose rows count."""
     return json.dumps({"tasks": sorted(tasks)}).encode()
 
 
 def decode_commit(data: bytes) -> list[str]:
-    """The tasks of a commit; none if it is not whole."""
+    """Decode the tasks of a commit; empty if it is incomplete or malformed."""
     try:
-        said = json.loads(data)
-        return [str(task) for task in said["tasks"]]
+        return [str(task) for task in json.loads(data)["tasks"]]
     except (ValueError, KeyError, TypeError):
         return []
 

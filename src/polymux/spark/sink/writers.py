@@ -1,8 +1,9 @@
 """`df.write.format("polymux")` and `writeStream`: rows of a DataFrame over multiplexed streams.
 
-Every task has a session of its own and a stream for each value of the column `stream`. A task
-succeeds when the peer has taken everything it sent. Retried tasks send again: readers tell attempts
-apart by the streams' names, and the driver's commit says which count (`sink_names`).
+Every task opens a session, and in it a stream for each value of the column `stream`. A task
+succeeds when the peer has acknowledged everything it sent (`senders`). Retried tasks send again:
+readers distinguish attempts by the streams' names, and the driver's commit lists those that count
+(`stream_labels`, `readback`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import hashlib
 import ssl
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from polymux.core.errors import MissingExtra, PolymuxError
@@ -27,7 +30,7 @@ try:
 except ImportError:
     raise MissingExtra("spark", "sending DataFrames") from None
 
-from polymux.aio import connect
+from polymux.aio import Session, connect
 from polymux.aio.urls import parse_url
 from polymux.protocols.registry import create
 from polymux.spark.sink.senders import NotAcknowledged, OutgoingStream, StreamOpener
@@ -50,21 +53,21 @@ SINK_OPTIONS = (
     "url", "protocol", "framing", "commit", "job", "timeout", "ca", "cert", "key", "servername",
     "path", "checkpointlocation", "queryname",
 )  # fmt: skip
-SEND_BATCH_BYTES = 64 * 1024  # bytes of rows that are sent together where rows have a prefix
-MAX_OPEN_STREAMS = 100  # streams of a task at a time
+SEND_BATCH_BYTES = 64 * 1024  # bytes of prefixed rows that are sent in one call
+MAX_OPEN_STREAMS = 100  # per task; the least recently used is finished first
 
 
 class BadSink(PolymuxError):
-    """An option or a column of the sink that cannot be used; says which, and what would do."""
+    """An option or column of the sink is invalid; the message names it and what is valid."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where and how to send; plain data that goes to the tasks."""
+    """The options of a sink: where and how to send. Pickled and sent to the tasks."""
 
     url: str
     protocol: str
-    framing: str  # "", or raw
+    framing: str  # "" keeps rows separate, RAW does not
     commits: bool
     job: str
     timeout: float
@@ -75,47 +78,53 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], streaming: bool) -> SinkOptions:
-        said = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(said) - set(SINK_OPTIONS))
+        """Parse Spark's options, whose names are case-insensitive.
+
+        Raises:
+            BadSink: An option is unknown, missing or invalid.
+        """
+        values = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(values) - set(SINK_OPTIONS))
         if unknown:
             raise BadSink(
                 f"option {unknown[0]!r} is not known; there are url, protocol, framing, commit, "
                 "job, timeout, ca, cert, key and serverName"
             )
         for name in ("url", "protocol"):
-            if not said.get(name):
+            if not values.get(name):
                 raise BadSink(f"no {name}: write option({name!r}, ...)")
-        parse_url(said["url"])
-        create(said["protocol"])
-        rows = said.get("framing", "auto")
-        if rows not in ("auto", RAW):
-            raise BadSink(f"framing {rows!r}: auto keeps rows apart, raw sends their bytes only")
-        commit = said.get("commit", "false" if rows == RAW else "true")
+        parse_url(values["url"])
+        create(values["protocol"])
+        framing = values.get("framing", "auto")
+        if framing not in ("auto", RAW):
+            raise BadSink(f"framing {framing!r}: auto separates rows, raw sends only their bytes")
+        commit = values.get("commit", "false" if framing == RAW else "true")
         if commit not in ("true", "false"):
             raise BadSink(f"commit {commit!r} is neither true nor false")
         try:
-            timeout = float(said.get("timeout", "60"))
+            timeout = float(values.get("timeout", "60"))
         except ValueError:
-            raise BadSink(f"timeout {said['timeout']!r} is no number of seconds") from None
-        where = said.get("checkpointlocation", "")
-        job = said.get("job", "")
-        if not job and streaming and where:
-            # The same after a restart, so that a replayed batch is known again.
-            job = hashlib.blake2b(where.encode(), digest_size=8).hexdigest()
+            raise BadSink(f"timeout {values['timeout']!r} is no number of seconds") from None
+        checkpoint = values.get("checkpointlocation", "")
+        job = values.get("job", "")
+        if not job and streaming and checkpoint:
+            # The same after a restart, so that readers recognise a replayed batch.
+            job = hashlib.blake2b(checkpoint.encode(), digest_size=8).hexdigest()
         return cls(
-            said["url"],
-            said["protocol"],
-            rows if rows == RAW else "",
+            values["url"],
+            values["protocol"],
+            framing if framing == RAW else "",
             commit == "true",
             job or uuid.uuid4().hex[:16],
             timeout,
-            said.get("ca", ""),
-            said.get("cert", ""),
-            said.get("key", ""),
-            said.get("servername", ""),
+            values.get("ca", ""),
+            values.get("cert", ""),
+            values.get("key", ""),
+            values.get("servername", ""),
         )
 
     def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context for tls:// and wss://, else None. May raise BadSink."""
         if not self.url.startswith(("tls://", "wss://")):
             return None
         try:
@@ -131,7 +140,7 @@ class SinkOptions:
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task sent, and who it was."""
+    """The commit message of a task: its unique id and what it sent."""
 
     task: str
     rows: int
@@ -139,7 +148,12 @@ class TaskCommit(WriterCommitMessage):
 
 
 class RowSender:
-    """What the writers share."""
+    """Sends rows and commits; shared by the batch and the stream writer.
+
+    Raises:
+        BadSink: The schema has no column `data`, other columns than `data` and `stream`, or wrong
+            types.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
@@ -155,11 +169,11 @@ class RowSender:
                 raise BadSink(f"column {field.name!r} is {kind}: make it a string, or data binary")
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """In a task: send its rows, and return when the peer has taken all of them."""
+        """Send the rows of a task; return when the peer has acknowledged them. Runs in a task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        assert context is not None
+        assert context is not None  # Spark calls this in a task
         epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
         label = StreamLabel(
             DEFAULT_STREAM,
@@ -173,7 +187,7 @@ class RowSender:
         return asyncio.run(SinkSession(self.options, label).send_rows(batches))
 
     def commit_all(self, messages: list[WriterCommitMessage | None], epoch: int) -> None:
-        """On the driver: say which tasks count."""
+        """Send the commit: the tasks whose rows count. Runs on the driver."""
         tasks = [message.task for message in messages if isinstance(message, TaskCommit)]
         if self.options.commits and tasks:
             label = commit_label(self.options.job, epoch, uuid.uuid4().hex[:16])
@@ -181,75 +195,70 @@ class RowSender:
 
 
 class SinkSession:
-    """One session to the target, for one task or for a commit."""
+    """One session to the receiver, for one task or for a commit."""
 
     def __init__(self, options: SinkOptions, label: StreamLabel) -> None:
         self.options = options
         self.label = label
         self._open_streams: OrderedDict[str, OutgoingStream] = OrderedDict()
         self._parts: dict[str, int] = {}
-        self._moved = 0.0
 
     async def send_rows(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
-        from dataclasses import replace
+        """Send all rows and wait for the acknowledgement of every stream.
 
-        target = self.options
+        Raises:
+            NotAcknowledged: The peer did not read for `timeout` seconds.
+        """
         sent = TaskCommit(self.label.task, 0, 0)
         first = next(batches, None)
         if first is None:
             return sent
-        async with connect(
-            target.url, protocol=target.protocol, tls=target.tls_context(),
-            server_hostname=target.server_name or None,
-        ) as session:  # fmt: skip
-            outlets = StreamOpener(session)
-            form = (
-                RAW
-                if target.framing == RAW
-                else MESSAGES
-                if outlets.preserves_message_boundaries
-                else PREFIXED
-            )
-            self.label = replace(self.label, framing=form)
-            waiting: dict[str, list[bytes]] = {}
+        async with self._connect() as session:
+            opener = StreamOpener(session)
+            if self.options.framing == RAW:
+                framing = RAW
+            else:
+                framing = MESSAGES if opener.preserves_message_boundaries else PREFIXED
+            self.label = replace(self.label, framing=framing)
+            buffers: dict[str, list[bytes]] = {}
             sizes: dict[str, int] = {}
-            batch: pa.RecordBatch | None = first
-            while batch is not None:
+            for batch in chain((first,), batches):
                 for name, row in rows_of(batch):
                     sent.rows += 1
                     sent.total_bytes += len(row)
-                    if form == MESSAGES:
-                        await self._send(outlets, name, row)
+                    if framing == MESSAGES:
+                        await self._send(opener, name, row)
                         continue
-                    waiting.setdefault(name, []).append(
-                        length_prefixed(row) if form == PREFIXED else row
+                    buffers.setdefault(name, []).append(
+                        length_prefixed(row) if framing == PREFIXED else row
                     )
                     sizes[name] = sizes.get(name, 0) + len(row) + 4
                     if sizes[name] >= SEND_BATCH_BYTES:
-                        await self._send(outlets, name, b"".join(waiting.pop(name)))
+                        await self._send(opener, name, b"".join(buffers.pop(name)))
                         sizes[name] = 0
-                batch = next(batches, None)
-            for name, pieces in waiting.items():
-                await self._send(outlets, name, b"".join(pieces))
+            for name, pieces in buffers.items():
+                await self._send(opener, name, b"".join(pieces))
             for name in list(self._open_streams):
                 await self._finish(name)
         return sent
 
     async def send_commit(self, data: bytes) -> None:
-        """A stream with just this."""
-        async with connect(
-            self.options.url,
-            protocol=self.options.protocol,
-            tls=self.options.tls_context(),
-            server_hostname=self.options.server_name or None,
-        ) as session:
+        """Send one stream with this data and wait for its acknowledgement."""
+        async with self._connect() as session:
             outgoing = await StreamOpener(session).open(str(self.label))
             await self._with_timeout(outgoing.send(data))
             await self._with_timeout(outgoing.finish())
 
-    async def _send(self, opener: StreamOpener, name: str, data: bytes) -> None:
-        from dataclasses import replace
+    def _connect(self) -> AbstractAsyncContextManager[Session]:
+        return connect(
+            self.options.url,
+            protocol=self.options.protocol,
+            tls=self.options.tls_context(),
+            server_hostname=self.options.server_name or None,
+        )
 
+    async def _send(self, opener: StreamOpener, name: str, data: bytes) -> None:
+        """Send on the stream of this name, opening it if needed."""
         outgoing = self._open_streams.get(name)
         if outgoing is None:
             if len(self._open_streams) >= MAX_OPEN_STREAMS:
@@ -269,21 +278,25 @@ class SinkSession:
     async def _finish(self, name: str) -> None:
         await self._with_timeout(self._open_streams.pop(name).finish())
 
-    async def _with_timeout(self, work: object) -> None:
+    async def _with_timeout(self, work: Awaitable[None]) -> None:
         try:
-            await asyncio.wait_for(work, self.options.timeout)  # type: ignore[arg-type] # awaitable
+            await asyncio.wait_for(work, self.options.timeout)
         except TimeoutError:
             raise self._timeout_error() from None
 
     def _timeout_error(self) -> NotAcknowledged:
         return NotAcknowledged(
-            f"{self.options.url}: the peer took nothing for {self.options.timeout:g} s; allow more "
+            f"{self.options.url}: the peer read nothing for {self.options.timeout:g} s; allow more "
             "with option('timeout', ...)"
         )
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-    """Stream and bytes of each row; a missing stream is the usual one, missing data is refused."""
+    """Yield stream and data of each row; a null stream is the default one.
+
+    Raises:
+        BadSink: The data of a row is null.
+    """
     names = batch.schema.names
     data = batch.column(names.index("data")).to_pylist()
     streams = [DEFAULT_STREAM] * len(data)
@@ -298,7 +311,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`df.write`: see the module."""
+    """The writer of `df.write`. Spark calls `write` in tasks and `commit` on the driver."""
 
     def __init__(self, sender: RowSender) -> None:
         self.sender = sender
@@ -311,7 +324,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`df.writeStream`: the same, once for each micro-batch."""
+    """The writer of `df.writeStream`: the same, for each micro-batch."""
 
     def __init__(self, sender: RowSender) -> None:
         self.sender = sender

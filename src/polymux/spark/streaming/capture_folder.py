@@ -1,7 +1,7 @@
-"""A growing folder of captures: what is new in it, read up to the last whole block.
+"""A growing folder of captures: what is new in it, indexed up to the last complete block.
 
-Only published names are looked at. A file that is still being copied is read as far as it goes,
-and read on when there is more of it.
+Only published names are considered, not those of files that a recorder is still writing. A file
+that is being copied is read up to its last complete block, and further when it has grown.
 """
 
 from __future__ import annotations
@@ -28,16 +28,22 @@ _INCOMPLETE_STATUSES = ("truncated", "unreadable")
 
 @dataclass(frozen=True, slots=True)
 class NewData:
-    """A file, or more of one, that can be taken in."""
+    """A new file, or a new part of one, that is ready to be read."""
 
     name: str
-    modified_ms: int  # milliseconds
-    end_offset: int
-    size: int  # how much that is
+    modified_ms: int  # since the epoch
+    end_offset: int  # in the file
+    size: int  # bytes of captured data
 
 
 class CaptureFolder:
-    """Looks into a directory, and remembers the indexes of the files it has read."""
+    """Scans a directory, and caches the indexes of the files it has read.
+
+    A file that has not changed for `session_timeout` seconds is assumed to be complete.
+
+    Raises:
+        PolymuxError: `path` is not a directory.
+    """
 
     def __init__(
         self, path: str, flow_filter: FlowFilter, limits: CaptureLimits, session_timeout: float
@@ -49,9 +55,8 @@ class CaptureFolder:
         self._limits = limits
         self._session_timeout_ns = int(session_timeout * 1e9)
         self._indexes: dict[str, list[FileIndex]] = {}
-        self._unusable: dict[
-            str, tuple[int, int]
-        ] = {}  # size and time when there was nothing to take
+        # Size and modification time of files in which no new complete block was found.
+        self._unusable: dict[str, tuple[int, int]] = {}
 
     def absolute_path(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -62,8 +67,14 @@ class CaptureFolder:
     def new_data(
         self, offset: FolderOffset, now_ns: int, max_bytes: int, only: frozenset[str] | None = None
     ) -> list[NewData]:
-        """What came since `place`, the oldest first, about `most` bytes of it and one file at
-        least; of `only` these names, if they are given."""
+        """Return the new data since `offset`, by modification time.
+
+        Args:
+            offset: What has been read.
+            now_ns: The current time in nanoseconds.
+            max_bytes: Stop after about this many bytes, but not before one file.
+            only: Consider only these names.
+        """
         stats = []
         for name in self.file_names():
             if name in offset.forgotten or (only is not None and name not in only):
@@ -71,7 +82,7 @@ class CaptureFolder:
             try:
                 stat = os.stat(self.absolute_path(name))
             except OSError:
-                continue  # gone again
+                continue  # removed meanwhile
             parts = offset.files.get(name, ())
             if parts and parts[-1].end_offset >= stat.st_size:
                 continue
@@ -80,24 +91,25 @@ class CaptureFolder:
                 if parts or not settled:
                     continue
             stats.append((stat.st_mtime_ns, name, stat.st_size))
-        found: list[NewData] = []
+        parts_found: list[NewData] = []
         room = max_bytes
-        for moved, name, size in sorted(stats):
-            if found and room <= 0:
+        for modified_ns, name, size in sorted(stats):
+            if parts_found and room <= 0:
                 break
-            fresh = self._read_new(name, offset.files.get(name, ()), moved, size, now_ns)
-            if fresh is None:
-                self._unusable[name] = (size, moved)
+            part = self._read_new(name, offset.files.get(name, ()), modified_ns, size, now_ns)
+            if part is None:
+                self._unusable[name] = (size, modified_ns)
             else:
-                found.append(fresh)
-                room -= fresh.size
-        return found
+                parts_found.append(part)
+                room -= part.size
+        return parts_found
 
     def rows(self, name: str, parts: tuple[FilePart, ...], number: int) -> list[FlowRefs]:
+        """Return the packet references of one part of a file."""
         return self._part_indexes(name, parts)[number].rows
 
     def summary(self, name: str, parts: tuple[FilePart, ...]) -> FileSummary:
-        """Of everything that was read of the file; a torn end is found out now."""
+        """Summarize all parts of a file; a truncated end is detected here."""
         summary = merge_summaries([index.summary for index in self._part_indexes(name, parts)])
         size = (
             os.path.getsize(self.absolute_path(name))
@@ -115,21 +127,22 @@ class CaptureFolder:
         return self.summary(name, parts).status in _INCOMPLETE_STATUSES
 
     def forget(self, names: set[str]) -> None:
+        """Drop what is cached of these files."""
         for name in names:
             self._indexes.pop(name, None)
             self._unusable.pop(name, None)
 
-    # --- inside
+    # Private helpers
 
     def _read_new(
         self, name: str, parts: tuple[FilePart, ...], modified_ns: int, size: int, now_ns: int
     ) -> NewData | None:
-        """Read on from where the parts end; None if no whole block has come yet."""
+        """Index the file from the end of its parts on; None if there is no new complete block."""
         before = self._part_indexes(name, parts) if parts else []
         if before and before[-1].resume is None:
-            return None  # damaged: nothing behind it can be read
+            return None  # damaged: nothing after that can be read
         start = before[-1].resume if before else FileRange()
-        assert start is not None
+        assert start is not None  # checked above
         index = index_range(
             self.absolute_path(name),
             replace(start, end=-1),
@@ -144,7 +157,7 @@ class CaptureFolder:
                 return (
                     None if young or parts else self._store(name, before, index, modified_ns, size)
                 )
-            # Read just the whole blocks, as it will be read after a restart.
+            # Index exactly the complete blocks, as it will be done after a restart.
             span = replace(start, end=index.resume.start)
             index = index_range(
                 self.absolute_path(name), span, limits=self._limits, wanted=self._flow_filter
@@ -163,7 +176,7 @@ class CaptureFolder:
         return NewData(name, modified_ns // 1_000_000, end, index.summary.bytes)
 
     def _part_indexes(self, name: str, parts: tuple[FilePart, ...]) -> list[FileIndex]:
-        """The indexes of these parts, read again if they are not at hand."""
+        """Return the indexes of these parts; after a restart they are read again."""
         known = self._indexes.get(name, [])
         if len(known) < len(parts):
             known = []
@@ -177,7 +190,7 @@ class CaptureFolder:
                     wanted=self._flow_filter,
                 )
                 if last and found.resume is not None and found.resume.start != part.end_offset:
-                    # It has grown, or has a torn end: only as far as was read then.
+                    # It has grown, or is truncated: stop where it was read up to before.
                     exact = replace(span, end=part.end_offset)
                     if "+" not in (found.summary.format or ""):
                         found = index_range(

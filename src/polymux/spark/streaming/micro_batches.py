@@ -1,4 +1,9 @@
-"""From one place in a growing folder to the next: which files are new, which sessions are over."""
+"""Planning of micro-batches: from one offset of a growing folder to the next.
+
+Everything that a micro-batch emits is a function of its start and end offset and the files they
+name. After a restart, `FolderFollower` replays the arrivals of the start offset to rebuild its
+state, and then plans the same batch again.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +22,44 @@ from polymux.spark.streaming.open_sessions import (
     SessionTimeouts,
 )
 
-LOG_GROWTH_STEP = math.log(1.25)  # an open session is walked anew when it has grown by a quarter
-MIN_TASK_PACKETS = 32_768  # packets that are worth a task of their own
-MAX_TASKS = 8  # of a micro-batch
+LOG_GROWTH_STEP = math.log(1.25)  # an open session is analyzed again when it has grown by 1/4
+MIN_TASK_PACKETS = 32_768  # fewest packets for which another task pays
+MAX_TASKS = 8  # most tasks of a micro-batch
 
 
 @dataclass
 class BatchTask:
-    """What one task of a micro-batch does. `open` are sessions that are not over, for the
-    snapshot; the rest stands in one of the tasks only."""
+    """The input of one task of a micro-batch.
 
-    finished: list[SessionSelection] = field(default_factory=list)
-    still_open: list[SessionSelection] = field(default_factory=list)
+    Sessions are divided between tasks; `captures`, `unchanged` and `status` are set in the first
+    task only.
+    """
+
+    finished: list[SessionSelection] = field(default_factory=list)  # their rows are emitted
+    still_open: list[SessionSelection] = field(default_factory=list)  # for the snapshot
     captures: list[FileSummary] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)  # open sessions that are not walked anew
+    unchanged: list[str] = field(default_factory=list)  # open sessions not to be analyzed again
     status: dict[str, int] = field(default_factory=dict)
 
     @property
     def packets(self) -> int:
-        return sum(given.packets for given in (*self.finished, *self.still_open))
+        return sum(selection.packets for selection in (*self.finished, *self.still_open))
 
 
 @dataclass(frozen=True)
 class AvailableFiles:
-    """An instant, in nanoseconds, and the files that were there."""
+    """A time, in nanoseconds since the epoch, and the files that existed then."""
 
     time_ns: int
     names: frozenset[str]
 
 
 class FolderFollower:
-    """Stands at one place of a folder; going on from another means reading up to it again."""
+    """Follows a folder; runs on the driver.
+
+    Its state belongs to one offset. Continuing from another offset replays everything up to that
+    one first.
+    """
 
     def __init__(
         self,
@@ -73,82 +85,93 @@ class FolderFollower:
     def next_offset(
         self, start: FolderOffset, max_bytes: int, available: AvailableFiles | None = None
     ) -> FolderOffset:
-        """How far the folder can be read on now, or could be read on at an instant before; the
-        same place if there is nothing to do."""
+        """Return how far the folder can be read now; `start` if there is nothing to do.
+
+        Args:
+            start: The current offset.
+            max_bytes: Most bytes of captures, but at least one file.
+            available: Consider only these files, at that time.
+        """
         self._replay_to(start)
         now_ns = self._clock() if available is None else available.time_ns
         only = None if available is None else available.names
-        fresh = self.folder.new_data(start, now_ns, max_bytes, only)
+        new_data = self.folder.new_data(start, now_ns, max_bytes, only)
         clock = now_ns // 1_000_000
-        if not fresh and min(self._open_sessions.next_due_ms(), self._next_report_due_ms()) > clock:
+        if (
+            not new_data
+            and min(self._open_sessions.next_due_ms(), self._next_report_due_ms()) > clock
+        ):
             return start
         clock = max(clock, start.clock_ms + 1)
         files = dict(start.files)
-        for each in fresh:
-            # Not before the last batch: what that has decided was decided without this file.
-            part = FilePart(
-                clock, max(start.clock_ms, min(each.modified_ms, clock)), each.end_offset
-            )
-            files[each.name] = (*files.get(each.name, ()), part)
-        gone = self._forgettable_files(start, fresh)
-        for name in gone:
+        for data in new_data:
+            # Not before the previous batch, whose decisions were made without this file.
+            modified_ms = max(start.clock_ms, min(data.modified_ms, clock))
+            part = FilePart(clock, modified_ms, data.end_offset)
+            files[data.name] = (*files.get(data.name, ()), part)
+        forgotten = self._forgettable_files(start, new_data)
+        for name in forgotten:
             del files[name]
-        listed = set(self.folder.file_names())
-        return FolderOffset(clock, files, frozenset((start.forgotten | gone) & listed))
+        existing = set(self.folder.file_names())
+        return FolderOffset(clock, files, frozenset((start.forgotten | forgotten) & existing))
 
     def available_files(self) -> AvailableFiles:
-        """What there is now, for a run that ends when it has read it."""
+        """Return what exists now, for a run that ends when it has read that."""
         return AvailableFiles(self._clock(), frozenset(self.folder.file_names()))
 
     def plan_batch(self, start: FolderOffset, end: FolderOffset) -> list[BatchTask]:
-        """Everything between two places, shared out to tasks; the first has what is said once."""
+        """Return the tasks of the micro-batch between two offsets.
+
+        The `status` of the first has `clock` and `newest` (milliseconds since the epoch, the latter
+        of the newest packet), `bytes`, `files`, `open` (sessions) and `late_packets`.
+        """
         self._replay_to(start)
-        before = {known.session_id: known.packets for _, known in self._open_sessions.still_open()}
-        late = self._open_sessions.late_packets
-        over: list[SessionSelection] = []
-        size = taken = 0
-        for at, parts in end.arrivals():
-            if at > start.clock_ms:
-                over += self._add_parts(end, at, parts)
+        before = {
+            session.session_id: session.packets for _, session in self._open_sessions.still_open()
+        }
+        late_before = self._open_sessions.late_packets
+        finished: list[SessionSelection] = []
+        size = part_count = 0
+        for now_ms, parts in end.arrivals():
+            if now_ms > start.clock_ms:
+                finished += self._add_parts(end, now_ms, parts)
                 size += sum(part_size(end.files[name], number) for name, number in parts)
-                taken += len(parts)
-        over += self._open_sessions.finish_due(end.clock_ms)
+                part_count += len(parts)
+        finished += self._open_sessions.finish_due(end.clock_ms)
         captures = self._report_files(end)
         self._advance_to(end)
         first = BatchTask(captures=captures)
-        opened: list[SessionSelection] = []
-        for course, known in self._open_sessions.still_open():
-            if growth_level(before.get(known.session_id, 0)) == growth_level(known.packets):
-                first.unchanged.append(known.session_id)
+        still_open: list[SessionSelection] = []
+        for flow, session in self._open_sessions.still_open():
+            if growth_level(before.get(session.session_id, 0)) == growth_level(session.packets):
+                first.unchanged.append(session.session_id)
             else:
-                opened.append(
-                    SessionSelection(
-                        tuple(course.rows), frozenset({known.session_id}), known.packets
-                    )
-                )
+                session_ids = frozenset({session.session_id})
+                still_open.append(SessionSelection(tuple(flow.rows), session_ids, session.packets))
         first.status = {
             "clock": end.clock_ms,
             "newest": self._open_sessions.watermark_ns // 1_000_000,
             "bytes": size,
-            "files": taken,
-            "open": len(opened) + len(first.unchanged),
-            "late_packets": self._open_sessions.late_packets - late,
+            "files": part_count,
+            "open": len(still_open) + len(first.unchanged),
+            "late_packets": self._open_sessions.late_packets - late_before,
         }
-        return divide_into_tasks(first, over, opened)
+        return divide_into_tasks(first, finished, still_open)
 
-    # --- inside
+    # Private helpers
 
     def _new_open_sessions(self) -> OpenSessions:
         return OpenSessions(self.timeouts, self._limits, self._ports)
 
     def _replay_to(self, offset: FolderOffset) -> None:
+        """Rebuild the state at `offset`, unless it is the current one."""
         if self._offset == offset:
             return
         self._open_sessions = self._new_open_sessions()
         self._reported_files = set()
         self._offset = FolderOffset(forgotten=offset.forgotten)
-        for at, parts in offset.arrivals():
-            self._add_parts(offset, at, parts)
+        for now_ms, parts in offset.arrivals():
+            self._add_parts(offset, now_ms, parts)
         self._open_sessions.finish_due(offset.clock_ms)
         self._report_files(offset)
         self._offset = offset
@@ -156,23 +179,24 @@ class FolderFollower:
     def _add_parts(
         self, offset: FolderOffset, now_ms: int, parts: list[tuple[str, int]]
     ) -> list[SessionSelection]:
-        found: list[tuple[str, int, list[FlowRefs]]] = []
+        """Add parts that arrived at the same time. Return the sessions that ended before them."""
+        arrived: list[tuple[str, int, list[FlowRefs]]] = []
         for name, number in parts:
-            known = offset.files[name][: number + 1]
             rows = self.folder.rows(name, offset.files[name], number)
-            found.append((self.folder.absolute_path(name), known[-1].modified_ms, rows))
-        return self._open_sessions.add_parts(now_ms, found)
+            modified_ms = offset.files[name][number].modified_ms
+            arrived.append((self.folder.absolute_path(name), modified_ms, rows))
+        return self._open_sessions.add_parts(now_ms, arrived)
 
     def _report_files(self, offset: FolderOffset) -> list[FileSummary]:
-        """The files of which a row can be given now, and could not before."""
-        told = [
+        """Return the summaries of files that became final; each is returned once."""
+        final = [
             name
             for name, parts in offset.files.items()
             if name not in self._reported_files
             and self._report_due_ms(name, parts) <= offset.clock_ms
         ]
-        self._reported_files.update(told)
-        return [self.folder.summary(name, offset.files[name]) for name in sorted(told)]
+        self._reported_files.update(final)
+        return [self.folder.summary(name, offset.files[name]) for name in sorted(final)]
 
     def _report_due_ms(self, name: str, parts: tuple[FilePart, ...]) -> int:
         if self.folder.is_incomplete(name, parts):
@@ -189,22 +213,21 @@ class FolderFollower:
         return min(dues, default=NEVER_MS)
 
     def _forgettable_files(self, start: FolderOffset, new_data: list[NewData]) -> frozenset[str]:
-        """Files that do not matter any more, and have nothing to do with those that come now."""
-        full = {
+        """Return the files that are no longer needed; none while there is new data, which may
+        belong to them."""
+        by_path = {
             self.folder.absolute_path(name): name
             for name in start.files
             if name in self._reported_files
         }
-        found = self._open_sessions.forgettable(start.clock_ms, full)
-        if new_data and found:
-            return frozenset()  # another time: they may be more of the same
-        return frozenset(full[path] for path in found)
+        paths = self._open_sessions.forgettable(start.clock_ms, by_path)
+        return frozenset() if new_data else frozenset(by_path[path] for path in paths)
 
     def _advance_to(self, end: FolderOffset) -> None:
-        lost = {name for name in self._offset.files if name not in end.files}
-        self._open_sessions.forget({self.folder.absolute_path(name) for name in lost})
-        self.folder.forget(lost)
-        self._reported_files -= lost
+        forgotten = {name for name in self._offset.files if name not in end.files}
+        self._open_sessions.forget({self.folder.absolute_path(name) for name in forgotten})
+        self.folder.forget(forgotten)
+        self._reported_files -= forgotten
         self._offset = end
 
 
@@ -213,28 +236,28 @@ def part_size(parts: tuple[FilePart, ...], number: int) -> int:
 
 
 def growth_level(packets: int) -> int:
-    """Changes when a session has grown by about a quarter."""
+    """Return a number that changes when a session has grown by about a quarter."""
     return int(math.log(packets) / LOG_GROWTH_STEP) if packets > 0 else -1
 
 
 def divide_into_tasks(
     first: BatchTask, finished: list[SessionSelection], still_open: list[SessionSelection]
 ) -> list[BatchTask]:
-    """Tasks of about equal weight, the heaviest sessions first; always one at least.
+    """Divide the sessions into 1, 2, 4 or 8 tasks of about equal cost; `first` is one of them.
 
-    One, two, four or eight of them, so that as many cores have about as much to do.
+    The largest sessions are assigned first, each to the task with the fewest packets so far.
     """
-    works = [first]
-    packets = sum(given.packets for given in (*finished, *still_open))
-    while len(works) < MAX_TASKS and packets >= MIN_TASK_PACKETS * 2 * len(works):
-        works += [BatchTask() for _ in works]
-    weights = [0] * len(works)
-    for given, is_over in sorted(
+    tasks = [first]
+    packets = sum(selection.packets for selection in (*finished, *still_open))
+    while len(tasks) < MAX_TASKS and packets >= MIN_TASK_PACKETS * 2 * len(tasks):
+        tasks += [BatchTask() for _ in tasks]
+    costs = [0] * len(tasks)
+    for selection, is_finished in sorted(
         [(each, True) for each in finished] + [(each, False) for each in still_open],
         key=lambda pair: -pair[0].packets,
     ):
-        lightest = weights.index(min(weights))
-        weights[lightest] += given.packets
-        work = works[lightest]
-        (work.finished if is_over else work.still_open).append(given)
-    return [first, *(work for work in works[1:] if work.packets)]
+        cheapest = costs.index(min(costs))
+        costs[cheapest] += selection.packets
+        task = tasks[cheapest]
+        (task.finished if is_finished else task.still_open).append(selection)
+    return [first, *(task for task in tasks[1:] if task.packets)]

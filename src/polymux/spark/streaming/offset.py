@@ -1,7 +1,7 @@
-"""How far a growing folder of captures has been read: the offset of the stream, as plain data.
+"""The offset of the stream: how far a growing folder of captures has been read.
 
-Everything that decides which rows a micro-batch gives follows from the offsets at its two ends and
-the files they name, so a batch that is run again gives the same rows.
+The rows of a micro-batch depend only on its start and end offset and the files they name, so that a
+batch that is repeated gives the same rows.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
 class FilePart(NamedTuple):
-    """A stretch of a file that was taken in at once; times are milliseconds since 1970."""
+    """A part of a file that was read in one micro-batch; times are milliseconds since the epoch."""
 
-    arrived_ms: int  # the clock of the batch that took it in
-    modified_ms: int  # when the file was last written to, if that was after the batch before
-    end_offset: int  # bytes of the file that are read with it
+    arrived_ms: int  # the clock of that micro-batch
+    modified_ms: int  # last modification of the file, but not before the previous micro-batch
+    end_offset: int  # in the file
 
 
 @dataclass
 class FolderOffset:
-    """`files` are those that still matter, by name within the folder, with the parts that were
-    read; `gone` are the names of those that were read and do not matter any more."""
+    """An offset: `files` that are still needed, by name within the folder, with the parts that were
+    read, and the names of `forgotten` files, which were read and are no longer needed."""
 
-    clock_ms: int = 0
+    clock_ms: int = 0  # time of the micro-batch, since the epoch
     files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
     forgotten: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, int | str]:
-        """As Spark writes it down."""
+        """Encode the offset as Spark stores it; `gone` has the forgotten names."""
         files = {name: [list(part) for part in parts] for name, parts in self.files.items()}
         return {
             "clock": self.clock_ms,
@@ -51,24 +51,26 @@ class FolderOffset:
         )
 
     def arrivals(self) -> list[tuple[int, list[tuple[str, int]]]]:
-        """What came when: instants in order, each with the names and numbers of the parts."""
-        found: dict[int, list[tuple[str, int]]] = {}
+        """Return the times at which parts arrived, each with the (name, index) of the parts."""
+        by_time: dict[int, list[tuple[str, int]]] = {}
         for name in sorted(self.files):
             for number, part in enumerate(self.files[name]):
-                found.setdefault(part.arrived_ms, []).append((name, number))
-        return sorted(found.items())
+                by_time.setdefault(part.arrived_ms, []).append((name, number))
+        return sorted(by_time.items())
 
 
 def pack_names(names: Iterable[str]) -> dict[str, str]:
-    """Names of rotated files, `NAME-00001.EXT`, as ranges of their numbers: the offset is written
-    for every batch, and a recorder goes on for ever."""
+    """Encode names of rotated files, `NAME-00001.EXT`, as ranges of numbers.
+
+    The offset is written for every batch, and a recorder may rotate forever.
+    """
     groups: dict[str, list[int]] = {}
     for name in names:
         found = _NUMBERED.fullmatch(name)
         if found is None:
             groups.setdefault(f"={name}", [])
         else:
-            key = f"#{found[1]}\0{len(found[2])}\0{found[3]}"  # no name has this character
+            key = f"#{found[1]}\0{len(found[2])}\0{found[3]}"  # no file name contains NUL
             groups.setdefault(key, []).append(int(found[2]))
     return {key: ",".join(_ranges(sorted(numbers))) for key, numbers in groups.items()}
 
@@ -83,7 +85,7 @@ def _ranges(numbers: list[int]) -> Iterable[str]:
 
 
 def unpack_names(packed: dict[str, str]) -> Iterable[str]:
-    """The names again."""
+    """Decode the result of `pack_names`."""
     for key, text in packed.items():
         if key.startswith("="):
             yield key[1:]

@@ -1,10 +1,13 @@
-"""Which sessions of a growing folder are over, and when that was decided.
+"""Deciding when the sessions of a growing folder have ended.
 
-Captures arrive one after another, perhaps out of order, late or twice. A session that is whole
-(its start, both ends, no gap) is over as soon as its files have settled; any other is over when
-the captures have gone on without it for a while, or nothing at all has come for a long time. What
-comes for it after that is late, and left out. A decision depends only on what had arrived before
-it, so that it is the same whenever it is made again.
+Captures arrive one after another, possibly out of order, late or twice. A complete session (its
+start, both ends, nothing missing) has ended as soon as its files have not changed for a moment. Any
+other session has ended when later captures contain nothing of it for a while, or when nothing has
+arrived at all for a long time; see `SessionTimeouts`. Packets that arrive after that are late, and
+ignored.
+
+Invariant: a decision depends only on what arrived before it. It is therefore the same when a
+micro-batch is repeated or replayed after a restart.
 """
 
 from __future__ import annotations
@@ -22,10 +25,15 @@ NEVER_MS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class SessionTimeouts:
-    """How long to wait, in seconds. `linger`: after the last write to the files of a session that
-    is whole. `idle`: for more of one that is not, both since its last part arrived and in the time
-    of the captures. `patience`: since anything arrived at all. `remember`: how long what was read
-    is known again if it comes once more."""
+    """When a session counts as ended. All values are seconds.
+
+    Args:
+        session_grace: After the last change of its files, for a complete session.
+        session_timeout: Without a packet, for an incomplete session: both since its last part
+            arrived, and by the timestamps of later captures.
+        idle_timeout: Since any data arrived: then all sessions end.
+        dedup_window: How long data that was read is recognised if it arrives again.
+    """
 
     session_grace: float = 1.0
     session_timeout: float = 60.0
@@ -35,34 +43,34 @@ class SessionTimeouts:
 
 @dataclass(slots=True)
 class OpenSession:
-    """What is known of one session of a flow that is not over."""
+    """A session of a flow that has not ended. Times are since the epoch."""
 
     session_id: str
     complete: bool
-    last_packet_ns: int  # nanoseconds
+    last_packet_ns: int
     arrived_ms: int  # when its last part arrived
-    modified_ms: int  # when its files were last written to
+    modified_ms: int  # last modification of its files
     packets: int
 
 
 @dataclass(slots=True)
 class TrackedFlow:
-    """One flow: its references, and its sessions."""
+    """A flow: its packet references and its sessions."""
 
     flow: bytes
     rows: list[FlowRefs] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
-    open_sessions: list[OpenSession] = field(default_factory=list)  # those that are not over
-    finished_ids: set[str] = field(default_factory=set)  # given out, or left out
-    all_finished: bool = False  # all its sessions are over
-    finished_until_ns: int = -1  # the last instant of those that are over
-    late_before_ns: int = -1  # the same when it was last sealed
+    open_sessions: list[OpenSession] = field(default_factory=list)
+    finished_ids: set[str] = field(default_factory=set)  # of sessions that ended or were late
+    all_finished: bool = False  # it has no open session
+    finished_until_ns: int = -1  # last packet of the sessions that have ended
+    late_before_ns: int = -1  # `finished_until_ns` when all had ended: earlier packets are late
     arrived_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSelection:
-    """Sessions of one flow, by name, with all references of the flow as they are now."""
+    """Sessions of one flow, by id, with all current references of the flow."""
 
     rows: tuple[FlowRefs, ...]
     session_ids: frozenset[str]
@@ -70,15 +78,15 @@ class SessionSelection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of its references, which are all held, and of their order."""
+        """Memory in bytes for its references, all of which are held, and their order."""
         return sum(len(row.refs) for row in self.rows) * 5 // 4
 
 
 class OpenSessions:
-    """All flows of the files that still matter.
+    """All flows of the files that are still needed.
 
-    Call `arrive` with everything that came at one instant, then `look`; both give the sessions
-    that are over now and were not before. Instants never go back.
+    Call `add_parts` with everything that arrived at one time, then `finish_due`; both return the
+    sessions that have ended since the last call. Times must not decrease.
     """
 
     def __init__(
@@ -91,123 +99,117 @@ class OpenSessions:
         self._open_flows: dict[bytes, TrackedFlow] = {}
         self._modified_ms: dict[str, int] = {}
         self._arrived_ms: dict[str, int] = {}
-        self.watermark_ns = 0  # the newest instant of any packet
-        self.last_arrival_ms = 0  # when anything arrived last
+        self.watermark_ns = 0  # newest timestamp of any packet
+        self.last_arrival_ms = 0
         self.late_packets = 0
 
     def add_parts(
         self, now_ms: int, parts: Sequence[tuple[str, int, Sequence[FlowRefs]]]
     ) -> list[SessionSelection]:
-        """Parts of files came: name of the file, when it was written to, its rows.
+        """Add parts of files: path, last modification in milliseconds, and rows of each.
 
-        What was over before the first of them was there is over, whenever they are read: the time
-        in which nobody looked does not count as silence.
+        First ends the sessions that were due before the earliest of these modifications. Later
+        ones are not ended yet, because the time between a modification and its reading does not
+        count as silence.
         """
-        given = self.finish_due(min((moved for _, moved, _ in parts), default=now_ms))
+        finished = self.finish_due(min((modified for _, modified, _ in parts), default=now_ms))
         self.last_arrival_ms = now_ms
         touched: dict[bytes, list[FlowRefs]] = {}
-        for name, moved, rows in parts:
-            self._modified_ms[name] = max(moved, self._modified_ms.get(name, 0))
+        for name, modified_ms, rows in parts:
+            self._modified_ms[name] = max(modified_ms, self._modified_ms.get(name, 0))
             self._arrived_ms[name] = now_ms
             for row in rows:
                 self.watermark_ns = max(self.watermark_ns, row.last_at)
                 touched.setdefault(row.flow, []).append(row)
-        for flow, rows in touched.items():
-            course = self._flows.setdefault(flow, TrackedFlow(flow))
-            course.arrived_ms = now_ms
-            course.files.update(row.file for row in rows)
-            course.rows.extend(rows)
-            course.open_sessions = self._open_sessions_of(course)
-            course.all_finished = not course.open_sessions
-            if course.all_finished:  # late, all of it
-                course.rows = []
-                self._open_flows.pop(flow, None)
+        for key, rows in touched.items():
+            flow = self._flows.setdefault(key, TrackedFlow(key))
+            flow.arrived_ms = now_ms
+            flow.files.update(row.file for row in rows)
+            flow.rows.extend(rows)
+            flow.open_sessions = self._open_sessions_of(flow)
+            flow.all_finished = not flow.open_sessions
+            if flow.all_finished:  # everything was late
+                flow.rows = []
+                self._open_flows.pop(key, None)
             else:
-                self._open_flows[flow] = course
-        return given
+                self._open_flows[key] = flow
+        return finished
 
     def finish_due(self, now_ms: int) -> list[SessionSelection]:
-        """The sessions that are over at this instant."""
-        given = []
-        for course in list(self._open_flows.values()):
-            over = [known for known in course.open_sessions if self._due_ms(known) <= now_ms]
-            if not over:
+        """End the sessions that are due at this time, and return them."""
+        finished = []
+        for flow in list(self._open_flows.values()):
+            due = [session for session in flow.open_sessions if self._due_ms(session) <= now_ms]
+            if not due:
                 continue
-            names = frozenset(known.session_id for known in over)
-            packets = sum(known.packets for known in over)
-            given.append(SessionSelection(tuple(course.rows), names, packets))
-            course.finished_ids |= names
-            course.finished_until_ns = max(
-                course.finished_until_ns, *(known.last_packet_ns for known in over)
+            ids = frozenset(session.session_id for session in due)
+            packets = sum(session.packets for session in due)
+            finished.append(SessionSelection(tuple(flow.rows), ids, packets))
+            flow.finished_ids |= ids
+            flow.finished_until_ns = max(
+                flow.finished_until_ns, *(session.last_packet_ns for session in due)
             )
-            course.open_sessions = [
-                known for known in course.open_sessions if known.session_id not in names
+            flow.open_sessions = [
+                session for session in flow.open_sessions if session.session_id not in ids
             ]
-            if not course.open_sessions:
-                course.all_finished = True
-                course.late_before_ns = course.finished_until_ns
-                course.rows = []
-                del self._open_flows[course.flow]
-        return given
+            if not flow.open_sessions:
+                flow.all_finished = True
+                flow.late_before_ns = flow.finished_until_ns
+                flow.rows = []
+                del self._open_flows[flow.flow]
+        return finished
 
     def next_due_ms(self) -> int:
-        """When the next session will be over if nothing more comes."""
-        found = (
-            self._due_ms(known)
-            for course in self._open_flows.values()
-            for known in course.open_sessions
-        )
-        return min(found, default=NEVER_MS)
+        """Return when the next session ends if nothing more arrives."""
+        return min((self._due_ms(session) for _, session in self.still_open()), default=NEVER_MS)
 
     def still_open(self) -> list[tuple[TrackedFlow, OpenSession]]:
+        """Return the sessions that have not ended, each with its flow."""
         return [
-            (course, known)
-            for course in self._open_flows.values()
-            for known in course.open_sessions
+            (flow, session) for flow in self._open_flows.values() for session in flow.open_sessions
         ]
 
     def forgettable(self, now_ms: int, files: Iterable[str]) -> set[str]:
-        """Files of which nothing is needed any more, always together with those that share a
-        flow with them."""
+        """Return the files that are no longer needed; files that share a flow go together."""
         limit = now_ms - int(self._timeouts.dedup_window * 1000)
-        found = {name for name in files if self._arrived_ms.get(name, 0) <= limit}
-        while found:
-            kept: set[str] = set()
-            for course in self._flows.values():
-                if (
-                    not course.all_finished
-                    or course.arrived_ms > limit
-                    or not course.files <= found
-                ):
-                    kept |= course.files & found
-            if not kept:
+        candidates = {name for name in files if self._arrived_ms.get(name, 0) <= limit}
+        while candidates:
+            needed: set[str] = set()
+            for flow in self._flows.values():
+                if not flow.all_finished or flow.arrived_ms > limit or not flow.files <= candidates:
+                    needed |= flow.files & candidates
+            if not needed:
                 break
-            found -= kept
-        return found
+            candidates -= needed
+        return candidates
 
     def forget(self, files: set[str]) -> None:
-        for flow in [flow for flow, each in self._flows.items() if each.files <= files]:
-            del self._flows[flow]
+        """Drop these files and the flows that are only in them."""
+        for key in [key for key, flow in self._flows.items() if flow.files <= files]:
+            del self._flows[key]
         for name in files:
             self._modified_ms.pop(name, None)
             self._arrived_ms.pop(name, None)
 
-    # --- inside
+    # Private helpers
 
     def _due_ms(self, session: OpenSession) -> int:
-        waits = self._timeouts
+        """When the session ends if nothing more arrives, in milliseconds since the epoch."""
         if session.complete:
-            return session.modified_ms + int(waits.session_grace * 1000)
-        idle = int(waits.session_timeout * 1000)
-        at_last = self.last_arrival_ms + int(waits.idle_timeout * 1000)
-        if self.watermark_ns - session.last_packet_ns >= idle * NS_PER_MS:
-            return min(session.arrived_ms + idle, at_last)
-        return at_last
+            return session.modified_ms + int(self._timeouts.session_grace * 1000)
+        timeout = int(self._timeouts.session_timeout * 1000)
+        idle_end = self.last_arrival_ms + int(self._timeouts.idle_timeout * 1000)
+        if self.watermark_ns - session.last_packet_ns >= timeout * NS_PER_MS:
+            return min(session.arrived_ms + timeout, idle_end)
+        return idle_end
 
     def _open_sessions_of(self, flow: TrackedFlow) -> list[OpenSession]:
-        """The sessions of a flow that are not over. What belongs to one that is, or begins before
-        the flow was sealed, is late."""
-        found = []
+        """Return the sessions of a flow that have not ended.
+
+        Packets of a session that has ended are late, and so is a session that began before
+        `late_before_ns`.
+        """
+        open_sessions = []
         for session in self._sessions(flow.rows):
             name = make_session_id(session.flow, session.started_at)
             if name in flow.finished_ids:
@@ -220,20 +222,22 @@ class OpenSessions:
                 continue
             session.scan_packets()
             ended = "rst" in session.ends or None not in session.ends
-            whole = session.saw_syn and ended and not any(session.missing_bytes)
-            heard = max(self._arrived_ms[file] for file in session.captures)
-            moved = max(self._modified_ms[file] for file in session.captures)
-            found.append(OpenSession(name, whole, session.ended_at, heard, moved, session.packets))
-        return found
+            complete = session.saw_syn and ended and not any(session.missing_bytes)
+            arrived = max(self._arrived_ms[file] for file in session.captures)
+            modified = max(self._modified_ms[file] for file in session.captures)
+            open_sessions.append(
+                OpenSession(name, complete, session.ended_at, arrived, modified, session.packets)
+            )
+        return open_sessions
 
     def _sessions(self, rows: Iterable[FlowRefs]) -> list[TcpSession]:
         return sessions_of(rows, _no_payload_reader, limits=self._limits, ports=self._ports)
 
 
 def _no_payload_reader(path: str) -> Callable[[int, int], bytes]:
-    """Payload is not looked at here."""
+    """A reader for sessions whose payload must not be read."""
 
     def read(offset: int, size: int) -> bytes:
-        raise AssertionError("deciding what is over reads no payload")
+        raise AssertionError("deciding which sessions have ended reads no payload")
 
     return read

@@ -1,7 +1,7 @@
-"""Tables that micro-batches write into: each batch has its own place in them, and overwrites it.
+"""Tables that micro-batches write: each batch has its own files, and replaces them if repeated.
 
-A batch that is run again replaces what it wrote before, so every row is there once, whatever was
-killed when. What is still open stands in a snapshot that each batch replaces.
+Every row is therefore present exactly once, whichever process was killed at any time. Open sessions
+are in a snapshot that each batch replaces (`open_sessions`, `open_streams`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ try:
 except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
-STATE_FOLDER = "_follow"  # names that begin so are no tables to Spark or to us
+STATE_FOLDER = "_follow"  # Spark and polymux ignore names that begin with an underscore
 SNAPSHOT_TABLES = ("sessions", "streams")
 
 
 class StreamingTables:
-    """An output directory that a following query writes into, again and again."""
+    """The output directory of a query that follows a folder.
+
+    Raises:
+        PolymuxError: The directory contains something else, or was created with other settings.
+        UnwritableOutput: It cannot be written.
+    """
 
     def __init__(self, out: str, settings: dict[str, str]) -> None:
         self.out = Path(out).absolute()
@@ -74,7 +79,7 @@ class StreamingTables:
             raise PolymuxError(f"{out}: has tables but its checkpoint is gone; choose another")
 
     def publish(self, batch_id: int, reports: Iterable[TaskReport]) -> None:
-        """Put the files of a batch in its place, instead of any that it wrote before."""
+        """Publish the files of a micro-batch, replacing those of an earlier attempt at it."""
         parts = list(reports)
         for path in self.out.glob(f"*/batch-{batch_id:08}-*.parquet"):
             path.unlink()
@@ -96,15 +101,15 @@ class StreamingTables:
         self.staging.mkdir(exist_ok=True)
 
     def _update_snapshot(self, table: str, reports: list[TaskReport], unchanged: set[str]) -> None:
-        """The rows of sessions that have grown, and those of the others as they were."""
+        """Replace the rows of sessions that have grown, and keep those of unchanged ones."""
         path = self._snapshot(table)
         before = pq.read_table(path).cast(SCHEMAS[table])
-        wanted = pa.array(sorted(unchanged), pa.string())
-        pieces = [before.filter(pc.is_in(before["session_id"], value_set=wanted))]
+        session_ids = pa.array(sorted(unchanged), pa.string())
+        pieces = [before.filter(pc.is_in(before["session_id"], value_set=session_ids))]
         for part in reports:
             if table in part.open_tables:
-                walked = self.staging / part.folder / "open" / table / "part.parquet"
-                pieces.append(pq.read_table(walked).cast(SCHEMAS[table]))
+                path_of_part = self.staging / part.folder / "open" / table / "part.parquet"
+                pieces.append(pq.read_table(path_of_part).cast(SCHEMAS[table]))
         self._write_snapshot(table, pa.concat_tables(pieces))
 
     def _snapshot(self, table: str) -> Path:
@@ -120,9 +125,9 @@ class StreamingTables:
 
 
 def fsync_path(path: Path) -> None:
-    """What is there outlives a power cut before anybody relies on it."""
-    number = os.open(path, os.O_RDONLY)
+    """Sync a file or directory to disk, so that it survives a power loss."""
+    fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(fd)
     finally:
-        os.close(number)
+        os.close(fd)
