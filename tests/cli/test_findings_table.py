@@ -52,7 +52,8 @@ def test_occurrences_on_a_stream_are_one_line_and_the_worst_is_told(
     found = [line for line in lines if line.startswith("s1 nerdbank 10.0.0.7:50112 > ")]
     assert [line.split(" d1 ", 1)[1] for line in found] == [
         r"bulk\u001b[31m dialer broke nerdbank.window-exceeded on d1: 20 bytes too many",
-        r"bulk\u001b[31m acceptor granted no credit on d1: dialer was blocked for 300 ms (no-credit); 3 times, "
+        r"bulk\u001b[31m acceptor granted no credit on d1: dialer was blocked for 300 ms "
+        r"(no-credit); 3 times, "
         "450 ms in total no send credit for 300000 us",
         r"bulk\u001b[31m acceptor reset d1: enough",
     ]

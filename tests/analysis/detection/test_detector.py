@@ -255,6 +255,15 @@ def test_the_option_overrides_the_note_and_the_note_overrides_detection(tmp_path
     assert "version found" in (ports.evidence or "")
 
 
+def test_an_option_that_only_one_version_has_leaves_the_others_untried(tmp_path: Path) -> None:
+    stage = Stage("nerdbank:version=3")
+    stage.open(0, b"x")
+    path = save(tmp_path / "seeded.pcapng", stage.record)
+    for text in ("nerdbank:seeded=100+200", "nerdbank:seeded=100+200,version=3"):
+        found = analyse(path, plan=AnalysisOptions(text)).session
+        assert (found.protocol, found.version) == ("nerdbank", "3")
+
+
 def test_an_unusable_protocol_note_is_mentioned_and_the_bytes_decide(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"x")

@@ -39,7 +39,8 @@ with spark_session("local[2]") as spark:
         if "java" not in child.name()
     ]
     told = {
-        "frames": done.total.frames, "sessions": done.total.sessions, "bytes": done.total.total_bytes,
+        "frames": done.total.frames, "sessions": done.total.sessions,
+        "bytes": done.total.total_bytes,
         "conserved": done.conserved, "seconds": done.seconds,
         "worker": max(workers), "driver": most(psutil.Process().pid), "java": most(java),
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from polymux.analysis.detection.sample import SessionSample, Trial
 from polymux.analysis.schema.tables import SIDES
 from polymux.core.websocket.handshake import IS_UPGRADE, detect_upgrade
+from polymux.protocols.registry import BadProtocolString, create
 
 Hints = Callable[[Trial], list[str]]
 Marker = Callable[[SessionSample], str]
@@ -42,13 +43,26 @@ class Signature:
     proof: Callable[[Trial], bool] | None = None
 
     def variants(self, options: dict[str, str]) -> list[str]:
-        """The protocol strings to try, given the options that the caller named."""
+        """The protocol strings to try, given the options that the caller named.
+
+        A variant that does not have one of these options is left out: seeded channels, for
+        instance, exist in Nerdbank version 3 only.
+        """
         if not self.variant_option or self.variant_option in options:
             return [protocol_string(self.name, options)]
-        return [
+        texts = [
             protocol_string(self.name, {**options, self.variant_option: value})
             for value in self.variant_values
         ]
+        return [text for text in texts if not options or _is_valid(text)]
+
+
+def _is_valid(protocol: str) -> bool:
+    try:
+        create(protocol)
+    except BadProtocolString:
+        return False
+    return True
 
 
 def protocol_string(name: str, options: dict[str, str]) -> str:
