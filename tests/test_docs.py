@@ -1,12 +1,12 @@
 """The documentation agrees with the code: generated pages, links, the API page, the build."""
 
+import os
 import re
 import subprocess
 import sys
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
-from inspect import getdoc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,20 +74,39 @@ def test_a_page_made_from_the_code_is_up_to_date(page: str) -> None:
 
 
 @pytest.mark.parametrize("package", API_PACKAGES)
-def test_the_api_page_has_every_public_name_with_a_docstring(package: str) -> None:
+def test_the_api_page_has_every_public_name(package: str) -> None:
     module = import_module(package)
-    entries = api_entries(package)
-    assert sorted(entry.name for entry in entries) == sorted(module.__all__)
-    for entry in entries:
-        assert getattr(module, entry.name).__doc__, entry.name
+    assert sorted(entry.name for entry in api_entries(package)) == sorted(module.__all__)
 
 
-@pytest.mark.parametrize("package", API_PACKAGES)
-def test_members_on_the_api_page_exist_and_have_a_docstring(package: str) -> None:
-    module = import_module(package)
-    for entry in api_entries(package):
-        for name in entry.members:
-            assert getdoc(getattr(getattr(module, entry.name), name)), f"{entry.name}.{name}"
+# Compiled functions have no docstrings at run time: the page is made from the interpreted source.
+UNDOCUMENTED = """
+import sys
+from importlib import import_module
+from inspect import getdoc
+
+for path in sys.argv[1:]:
+    package, name, *member = path.split()
+    found = getattr(import_module(package), name)
+    if not (getdoc(getattr(found, member[0])) if member else found.__doc__):
+        print(path)
+"""
+
+
+def test_every_name_and_member_on_the_api_page_has_a_docstring() -> None:
+    names = [
+        " ".join((package, entry.name, *member))
+        for package in API_PACKAGES
+        for entry in api_entries(package)
+        for member in [(), *((name,) for name in entry.members)]
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", UNDOCUMENTED, *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_every_limit_and_timeout_is_described_in_the_order_of_its_field() -> None:
