@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 import pytest
@@ -94,6 +95,19 @@ async def test_what_a_child_prints_instead_of_frames_is_shown_escaped() -> None:
         await stream.receive()
     await session.wait_closed()
     assert 'the peer began with text: "usage: foo\\n"' in str(told.value)
+
+
+async def test_what_a_child_printed_is_read_though_it_exited_without_reading() -> None:
+    session = await polymux.connect("exec:echo usage:\\ foo", protocol="mplex")
+    assert session.transport is not None
+    session.transport.pause_reading()
+    time.sleep(0.3)  # the child exits, and the loop does not notice before it writes
+    stream = await session.open("x")
+    await asyncio.sleep(0.2)
+    session.transport.resume_reading()
+    with pytest.raises(polymux.PolymuxError, match="the peer began with text"):
+        await stream.receive()
+    await session.wait_closed()
 
 
 async def test_a_violation_after_valid_frames_does_not_quote_the_first_bytes() -> None:

@@ -30,6 +30,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._timer: asyncio.TimerHandle | None = None
         # Pipes that have ended, with the error, and were not reported to the session yet.
         self._lost_pipes: list[tuple[int, Exception | None]] = []
+        self._stdout_ended = False
         self._exit_status_timer: asyncio.TimerHandle | None = None
         self._ended_by_us = False  # this side has terminated or killed the child
         # Called when the child has ended; while it is set, output of the child is dropped.
@@ -69,13 +70,23 @@ class ChildProcess(asyncio.SubprocessProtocol):
             )
 
     def _report_lost_pipes(self) -> None:
-        """Report pipes that have ended to the session."""
+        """Report pipes that have ended to the session.
+
+        After the child has exited, its standard output is read to the end first: it may say why
+        the child did not read its input.
+        """
         assert self.pipes is not None
         self._cancel_exit_status_timer()
         lost, self._lost_pipes = self._lost_pipes, []
         for fd, exc in lost:
             if fd == 1:
+                self._stdout_ended = True
                 self.pipes.on_input_eof()
+        for fd, exc in lost:
+            if fd == 1:
+                continue
+            if self.pipes.exit_description and not self._stdout_ended:
+                self._lost_pipes.append((fd, exc))
             else:
                 known = self.pipes.exit_description and exc is not None
                 self.pipes.on_output_lost(
