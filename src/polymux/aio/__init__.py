@@ -2,7 +2,7 @@
 
 Interpreted code here runs once for each received chunk, never once for each frame: the compiled
 core fills the buffers of the streams, and each waiting reader task is woken once. This package
-imports `protocols`, `core` and `text`.
+imports `protocols`, `core` and `malloc`.
 """
 
 from polymux.aio.connect import Connecting, Unreachable, connect

@@ -5,5 +5,5 @@
 `output.table_digest.digest_tables` compares two outputs; `detection.detector.detect` names a
 protocol; `schema.tables.TABLES` are the schemas. Modules that process every frame are compiled.
 
-It uses `capture`, `protocols` and `core` and no Spark; `spark`, `report` and `cli` use it.
+It uses `capture`, `protocols`, `core` and `text`, and no Spark; `spark`, `report` and `cli` use it.
 """

@@ -5,7 +5,7 @@ steps can be used separately, which is what the Spark pipeline does: `plan_range
 into ranges, `index_range` turns a range into `FlowRefs` rows, and `sessions_of` turns all rows of
 one flow into sessions.
 
-Imports only `core` and `text`. Modules that handle every packet are compiled.
+Imports only `core` and `malloc`. Modules that handle every packet are compiled.
 """
 
 from polymux.capture.io.discovery import find_captures

@@ -43,7 +43,7 @@ class StreamAborted(PolymuxError):
 
 
 class StreamEnded(PolymuxError):
-    """This side of the stream has already ended; nothing more can be sent on it."""
+    """That direction of the stream has ended: nothing more can be sent, or received, on it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -375,7 +375,7 @@ class Protocol:
             "streams": [stream.save() for stream in self.streams.all()],
             "closed": self.streams.save_closed(),
             "evicted": self.streams.has_evicted,
-            "duties": [reply.save() for reply in self.pending_replies.values()],
+            "pending_replies": [reply.save() for reply in self.pending_replies.values()],
             "handshake_done": self.handshake_done,
         }
 
@@ -384,7 +384,7 @@ class Protocol:
 
         The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
         """
-        causality, streams, replies = saved["causality"], saved["streams"], saved["duties"]
+        causality, streams, replies = saved["causality"], saved["streams"], saved["pending_replies"]
         closed = saved["closed"]
         assert isinstance(causality, list)
         assert isinstance(streams, list)

@@ -88,7 +88,7 @@ def gauges() -> list[Family]:
     return [
         Family("sessions", GAUGE, "Sessions that are open.", SESSION_LABELS),
         Family(
-            "streams", GAUGE, "Streams that are not over, or not read to their end.", SESSION_LABELS
+            "streams", GAUGE, "Streams that are open, or closed with unread data.", SESSION_LABELS
         ),
         Family(
             "streams_blocked",

@@ -1,8 +1,8 @@
 """The report: one self-contained HTML file from the tables of an analysis, worst findings first.
 
 `load` reads the Parquet tables in batches with pyarrow and selects what the page has room for,
-`render` turns it into sentences, a page model and HTML. Uses `analysis`, `protocols` and `core`;
-`cli` uses it.
+`render` turns it into sentences, a page model and HTML. Uses `analysis` and what
+is below it; `cli` uses it.
 """
 
 from polymux.report.load.tables import ReportError

@@ -1,6 +1,6 @@
-"""polymux on Apache Spark: sessions, the batch pipeline, the data source, following and the sink.
+"""polymux on Apache Spark: sessions, the batch pipeline, the data source, watching and the sink.
 
-Imports `analysis` and the layers below it; only `cli` and `report` import this package. PySpark is
+Imports `analysis` and the layers below it; only `cli` imports this package. PySpark is
 imported when a session is started, so the package loads without it; the names below are resolved on
 first use for the same reason.
 """

@@ -130,7 +130,7 @@ def test_only_the_flows_asked_for_are_read(folder: Path) -> None:
         ({"path": "x", "port": "mplex"}, "write 9000=mplex"),
         ({"path": "x", "filter": "example"}, "not an IP address"),
         ({"path": "x", "protocol": "smtp"}, "smtp"),
-        ({"path": "x", "maxPartitionBytes": "much"}, "no number"),
+        ({"path": "x", "maxPartitionBytes": "much"}, "not a number"),
         ({"path": "x", "tabel": "frames"}, "'tabel' is not known"),
     ],
 )

@@ -123,11 +123,11 @@ class SessionBase:
             return
         receive_queue = endpoint.receive_queue
         if receive_queue.readable_streams:
-            for record in receive_queue.readable_streams:
-                if record.buffers is not None:
-                    record.buffers.marked_readable = False
-                    if record in self.streams:
-                        self.streams[record].wake_reader()
+            for state in receive_queue.readable_streams:
+                if state.buffers is not None:
+                    state.buffers.marked_readable = False
+                    if state in self.streams:
+                        self.streams[state].wake_reader()
             receive_queue.readable_streams = []
         if receive_queue.unread_bytes:
             self.read_backpressure.update()
@@ -350,7 +350,7 @@ class SessionBase:
         return isinstance(problem, LimitExceeded)
 
     def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
-        """StreamState that no more data comes and wake every waiting call.
+        """Record that no more data comes and wake every waiting call.
 
         With `can_reply`, streams that the peer has ended can still send.
         """

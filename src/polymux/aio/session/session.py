@@ -14,7 +14,12 @@ from polymux.aio.session.accept_queue import IncomingStreams
 from polymux.aio.session.base import SessionBase
 from polymux.aio.session.peer_diagnosis import early_end_hint
 from polymux.aio.session.shutdown import release_references, resolve
-from polymux.aio.session.socket_options import min_rtt_ns, raw_socket_fd, stop_tls_read_ahead
+from polymux.aio.session.socket_options import (
+    min_rtt_ns,
+    raw_socket_fd,
+    stop_tls_read_ahead,
+    transport_info,
+)
 from polymux.aio.session.socket_writer import WRITE_HIGH_WATER_BYTES
 from polymux.aio.session.stream_tasks import StreamHandler, StreamTaskRunner
 from polymux.aio.session.timeouts import TimeoutMonitor
@@ -278,4 +283,4 @@ class Session(SessionBase, asyncio.Protocol):
             self.fail(problem)
 
     def _transport_info(self, name: str) -> Any:
-        return None if self.transport is None else self.transport.get_extra_info(name)
+        return None if self.transport is None else transport_info(self.transport, name)

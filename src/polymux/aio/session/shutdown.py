@@ -133,7 +133,13 @@ class Shutdown(SessionComponent[SessionInterface]):
         is read or written."""
         self._deferred_failure = problem, child
         self.io_stopped = True
-        child.call_on_exit(lambda: self.session.fail(problem))
+
+        def fail() -> None:
+            session = self.session_or_none()
+            if session is not None:
+                session.fail(problem)
+
+        child.call_on_exit(fail)
 
     def first_failure(self, problem: PolymuxError) -> PolymuxError:
         """Return why the session fails: a deferred failure if there is one, else `problem`."""

@@ -56,11 +56,11 @@ class TimeoutMonitor(SessionComponent[SessionInterface]):
         now = session.loop.time()
         self._timer = session.loop.call_later(self._interval, self._tick)
         if not session.ready.done() and now - self._started_at >= timeouts.handshake:
-            self._on_timeout("handshake", "the peer's handshake did not come")
+            self._on_timeout("handshake", "no handshake from the peer")
         elif self._unfinished_frame_age(now) >= timeouts.frame:
             self._on_timeout("frame", "the peer left a frame unfinished")
         elif self._write_stall_age(now) >= timeouts.write:
-            self._on_timeout("write", "the peer took nothing")
+            self._on_timeout("write", "the peer accepted no data")
         elif session.endpoint.websocket is not None:
             self._ping_if_silent(now)
 

@@ -78,10 +78,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         assert self.pipes is not None
         self._cancel_exit_status_timer()
         lost, self._lost_pipes = self._lost_pipes, []
-        for fd, exc in lost:
-            if fd == 1:
-                self._stdout_ended = True
-                self.pipes.on_input_eof()
+        if any(fd == 1 for fd, _ in lost):
+            self._stdout_ended = True
+            self.pipes.on_input_eof()
         for fd, exc in lost:
             if fd == 1:
                 continue

@@ -25,7 +25,7 @@ from polymux.core.errors import CaptureError
 
 TARGET_RANGE_BYTES = 256 << 20
 MARK_INTERVAL_BYTES = 16 << 20
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 _FINGERPRINT_BYTES = 4096
 _MAX_INDEX_BYTES = 256 << 20
 # Bounds of the four numbers of an interface in a capture.

@@ -853,7 +853,7 @@ class Streamux(Protocol):
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
         layouts, ids, locked = saved["layouts"], saved["ids"], saved["locked_keys"]
-        replies, slots = saved["duties"], saved["reply_slots"]
+        replies, slots = saved["pending_replies"], saved["reply_slots"]
         cancels, ambiguous = saved["unacknowledged_cancels"], saved["ambiguous_ids"]
         everywhere, without_stream = saved["ambiguous_everywhere"], saved["keys_without_stream"]
         # Saved state is untyped; `save` writes these types.

@@ -58,7 +58,8 @@ class SourceOptions:
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
-                "port, filter and maxPartitionBytes"
+                "port, filter and maxPartitionBytes; for streams also sessionGrace, "
+                "sessionTimeout, idleTimeout, dedupWindow and maxBytesPerTrigger"
             )
         table = values.get("table", "frames")
         if table not in TABLES:
@@ -73,7 +74,7 @@ class SourceOptions:
         filters = _split_list(values.get("filter", ""))
         max_bytes = values.get("maxpartitionbytes", "0")
         if not max_bytes.isdecimal():
-            raise BadOption(f"maxPartitionBytes {max_bytes!r} is no number of bytes")
+            raise BadOption(f"maxPartitionBytes {max_bytes!r} is not a number of bytes")
         try:
             ports = parse_ports(_ports(values.get("port", "")))
             FlowFilter(ports, filters)

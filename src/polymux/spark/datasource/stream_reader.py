@@ -82,9 +82,9 @@ def parse_timeouts(options: Mapping[str, str]) -> SessionTimeouts:
             try:
                 seconds[field] = float(text)
             except ValueError:
-                raise BadStreamOption(f"{name} {text!r} is no number of seconds") from None
+                raise BadStreamOption(f"{name} {text!r} is not a number of seconds") from None
             if not 0 <= seconds[field] < 1e9:
-                raise BadStreamOption(f"{name} {text!r} is no number of seconds from 0 on")
+                raise BadStreamOption(f"{name} {text!r} is not a number of seconds of 0 or more")
     return SessionTimeouts(**seconds)
 
 
@@ -141,8 +141,8 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if offset["settings"] != self._settings():
             raise BadStreamOption(
-                f"this checkpoint was begun with {offset['settings']}, not {self._settings()}: "
-                "say the same again, or begin another"
+                f"this checkpoint was created with {offset['settings']}, not {self._settings()}: "
+                "use the same options, or another checkpoint"
             )
         return FolderOffset.from_dict(offset)
 
@@ -240,7 +240,7 @@ def table_stream_reader(
     by_name = {name.lower(): value for name, value in options.items()}
     max_bytes = by_name.get("maxbytespertrigger", str(DEFAULT_MAX_BYTES_PER_TRIGGER))
     if not max_bytes.isdecimal() or not int(max_bytes):
-        raise BadStreamOption(f"maxBytesPerTrigger {max_bytes!r} is no number of bytes")
+        raise BadStreamOption(f"maxBytesPerTrigger {max_bytes!r} is not a number of bytes")
     return TableStreamReader(
         source_options.paths[0],
         source_options.analysis_options,

@@ -104,7 +104,7 @@ class SinkOptions:
         try:
             timeout = float(values.get("timeout", "60"))
         except ValueError:
-            raise BadSink(f"timeout {values['timeout']!r} is no number of seconds") from None
+            raise BadSink(f"timeout {values['timeout']!r} is not a number of seconds") from None
         checkpoint = values.get("checkpointlocation", "")
         job = values.get("job", "")
         if not job and streaming and checkpoint:

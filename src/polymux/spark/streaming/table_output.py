@@ -65,15 +65,15 @@ class StreamingTables:
         if not kept.exists():
             if self.out.is_dir() and any(self.out.iterdir()):
                 raise PolymuxError(
-                    f"{out}: holds something that was not made by following; choose another"
+                    f"{out}: holds files that `analyze --watch` did not write; choose another"
                 )
             return
         before = json.loads(kept.read_text())
         for name, value in settings.items():
             if before.get(name) != value:
                 raise PolymuxError(
-                    f"{out}: was begun with {name}={before.get(name)!r}, not {value!r}: say the "
-                    "same again, or choose another directory"
+                    f"{out}: was created with {name}={before.get(name)!r}, not {value!r}: use the "
+                    "same options, or choose another directory"
                 )
         if any(self.out.glob("*/batch-*.parquet")) and not self.checkpoint.exists():
             raise PolymuxError(f"{out}: has tables but its checkpoint is gone; choose another")
