@@ -15,6 +15,7 @@ from rich.console import Console
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.parquet import write_empty_tables
+from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FileSummary, PcapngWriter, TcpConnectionWriter
 from polymux.cli.commands.analyze import analyze, print_summary, stage_progress
 from polymux.core.errors import PolymuxError
@@ -206,4 +207,6 @@ def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java gets it too
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "polymux: interrupted\n")
-    assert not (tmp_path / "t").exists()
+    # Nothing was published, or, on a machine that is quick enough, every table.
+    published = {path.name for path in (tmp_path / "t").glob("*") if path.is_dir()}
+    assert published in (set(), set(TABLES) - {"content"})

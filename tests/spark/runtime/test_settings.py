@@ -83,7 +83,7 @@ def test_too_small_a_heap_is_refused_before_spark_does() -> None:
 
 
 def test_too_small_a_machine_is_told_what_would_fit() -> None:
-    with pytest.raises(PolymuxError, match=r"needs 1\.3 GiB, but only 1\.0 GiB.*for example 512m"):
+    with pytest.raises(PolymuxError, match=r"needs 1\.3 GiB, but only 1 GiB.*for example 512m"):
         check_memory("1g", GIB)
 
 
