@@ -96,3 +96,38 @@ def test_the_base_install_imports_without_any_extra() -> None:
 def test_private_names_of_other_objects_are_hardly_used() -> None:
     found = accesses(SOURCE.parent)
     assert len(found) <= MAX_PRIVATE_ACCESSES, "\n".join(found)
+
+
+def imported_modules(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of polymux that a file imports, also for its types only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(known)
+
+
+def reachable(start: str, imports: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in imports[waiting.pop()] - found:
+            found.add(name)
+            waiting.append(name)
+    return found
+
+
+def test_no_import_cycle_has_more_than_four_modules() -> None:
+    known = {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path
+        for path in SOURCE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    imports = {name: imported_modules(path, known) - {name} for name, path in known.items()}
+    reached = {name: reachable(name, imports) for name in known}
+    for name, others in reached.items():
+        cycle = {other for other in others if name in reached[other]}
+        assert len(cycle) <= 4, sorted(cycle)

@@ -7,14 +7,14 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-import polymux.spark
+import polymux
 from polymux.core.errors import MissingExtra
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
 
 def package_folder() -> Path:
     """Return the folder of the imported package polymux."""
-    return Path(polymux.spark.__file__).parent.parent
+    return Path(polymux.__file__).parent
 
 
 def pyspark_folder() -> Path:
