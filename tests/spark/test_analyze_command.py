@@ -207,6 +207,7 @@ def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java gets it too
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "polymux: interrupted\n")
-    # Nothing was published, or, on a machine that is quick enough, every table.
     published = {path.name for path in (tmp_path / "t").glob("*") if path.is_dir()}
-    assert published in (set(), set(TABLES) - {"content"})
+    # After 2.5 s a quick machine may have published every table; never some of them.
+    whole = [set(TABLES) - {"content"}] if wait > 1 else []
+    assert published in [set(), *whole]
