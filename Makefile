@@ -7,6 +7,7 @@
 #   make fuzz    every decoder against arbitrary bytes (SECONDS=60 each)
 #   make docs    the documentation, as HTML in docs/_build
 #   make wheels  an sdist and a wheel for each Python 3.11 to 3.13 found, in dist/ (PYTHONS="... ...")
+#   make release the wheels, and a bill of materials of what they need, in dist/
 #   make matrix  every way to install, in empty environments, on each of these Pythons
 #   make packages  the wheel of `make install` and an sdist, installed where there is no compiler
 
@@ -14,12 +15,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
-# Tests that measure time or memory, or stop and kill other processes, run with nothing beside them;
-# the others in two processes, each file in one of them, those that take long first.
-ALONE := tests/attacks tests/aio tests/record tests/stateful
+# Tests of live connections wait more than they compute: they run first, in three processes; the
+# others in two. Each file runs in one process, those that take long first.
+LIVE := tests/attacks tests/record tests/aio tests/stateful
 LONG := tests/spark tests/test_readme.py tests/fuzz tests/interop tests/e2e
 COMPUTE := tests/core tests/protocols tests/testing tests/capture
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
+TWO := -n 2 $(BY_FILE)
+THREE := -n 3 $(BY_FILE)
 PYTEST := $(BIN)/python -m pytest -q
 INTERPRETED := PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(PYTEST)
 STEP := $(BIN)/python -m tools.step
@@ -27,7 +30,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 MAKEFLAGS += -j2  # lint while the core is compiled
 export PYTHONS
 
-.PHONY: demo test lint bench soak fuzz mutants docs install wheels matrix packages clean
+.PHONY: demo test lint bench soak fuzz mutants docs install wheels release matrix packages clean
 
 install: $(VENV)/installed
 
@@ -55,10 +58,10 @@ lint: $(VENV)/dependencies
 	$(BIN)/mypy --strict src tests bench tools
 
 test: lint $(VENV)/installed
-	$(PYTEST) $(ALONE)
-	$(PYTEST) $(TWO) $(LONG) tests $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) $(THREE) $(LIVE)
+	$(PYTEST) $(TWO) $(LONG) tests $(addprefix --ignore=,$(LIVE))
 	$(INTERPRETED) $(TWO) $(COMPUTE)
-	$(INTERPRETED) tests/aio --ignore=tests/aio/test_uvloop.py
+	$(INTERPRETED) $(THREE) tests/aio --ignore=tests/aio/test_uvloop.py
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out
@@ -80,6 +83,9 @@ docs: $(VENV)/installed
 
 wheels:
 	$(PYTHON) -m tools.wheels
+
+release: $(VENV)/installed wheels
+	$(BIN)/python -m tools.sbom > dist/polymux.cdx.json
 
 matrix:
 	$(PYTHON) -m tools.installs matrix

@@ -1,4 +1,4 @@
-"""Captures to packet references and to reassembled bytes; against memcpy, dpkt and tshark."""
+"""Captures to packet references and to reassembled and opened bytes; against other programs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from bench.harness import (
     memcpy_of,
     time_call,
 )
+from bench.tls_captures import key_log_line, listing_line, opening_line
 
 from polymux.capture import index_file, read_sessions
 
@@ -44,6 +45,10 @@ def measure() -> list[Result]:
             lines.append(scan(form, path, data, len(packets)))
         lines.append(reassembly(path, data))
         lines.append(listing(Path(folder) / "listed.pcap"))
+        lines.append(key_log_line(Path(folder) / "keys.log"))
+        lines.append(opening_line(16384, 0.6))
+        lines.append(opening_line(1400, None))
+        lines.append(listing_line(Path(folder), time_child))
     return lines
 
 

@@ -16,6 +16,7 @@ from bench.byte_traffic import mplex_frame
 from bench.harness import Bound, Figure, Floor, Line, Result, Times
 
 import polymux
+from polymux.analysis.output.manifest import read_manifest
 from polymux.record import Collector
 
 FRAME_BYTES = 64 * 1024  # bytes of payload
@@ -184,19 +185,20 @@ async def delays(captures: Path, tables: Path) -> list[float]:
         url = await collector.listen("tcp://127.0.0.1:0", "nerdbank")
         samples = []
         for number in range(harness.EFFORT.scaled(DELAY_SAMPLES) + 1):
-            rows = content_files(tables)
+            rows = content_rows(tables)
             async with polymux.connect(url, protocol="nerdbank") as session:
                 stream = await session.open(f"row {number}")
                 await stream.send(b"a row")
                 begun = time.perf_counter()
                 await stream.end()
                 await stream.receive()
-            while content_files(tables) == rows:
+            while content_rows(tables) == rows:
                 await asyncio.sleep(0.01)
             if number:  # the first batch of a new session is slower
                 samples.append(time.perf_counter() - begun)
     return samples
 
 
-def content_files(tables: Path) -> int:
-    return sum(1 for _ in (tables / "content").glob("batch-*.parquet"))
+def content_rows(tables: Path) -> int:
+    manifest = read_manifest(tables)
+    return sum(file.rows for file in manifest.tables.get("content", ())) if manifest else 0

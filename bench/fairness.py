@@ -26,7 +26,8 @@ MAX_PING_SECONDS = 0.005  # beside bulk, or five times the latency without
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
 FAIRNESS_STREAMS = 10
 FAIRNESS_STREAM_BYTES = 3_000_000
-PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux")
+PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux")
+NAMELESS = ("npm libp2p-mplex", "npm libp2p-yamux")  # no stream can be named `echo`
 
 Ping = Callable[[], Awaitable[None]]
 
@@ -121,6 +122,12 @@ class OwnProtocol:
             await writer.end()
             async for _ in reader:
                 pass
+        elif self.protocol == "yamux":  # its streams have no names: its own pings
+
+            async def ping() -> None:
+                await session.ping()
+
+            yield ping
         else:
             stream = await session.open("echo")
 
@@ -185,8 +192,8 @@ async def ping_lines(
                 shift = turn % len(names)
                 for name in names[shift:] + names[:shift]:
                     side = next((each for each in sides if each.name == name), None)
-                    if side is not None and side.name == "npm libp2p-mplex":
-                        continue  # it has no stream names
+                    if side is not None and side.name in NAMELESS:
+                        continue
                     pids = ours.pids if side is None else side.pids
                     cpu = cpu_seconds_of(pids)
                     if name == "raw TCP":

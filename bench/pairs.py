@@ -1,4 +1,4 @@
-"""mplex and Nerdbank at both ends, beside the npm packages, py-libp2p, HTTP/2 and raw TCP.
+"""mplex, Nerdbank and yamux at both ends, beside npm, Go, py-libp2p, HTTP/2 and raw TCP.
 
 On asyncio's own loop; work with many loop iterations also on uvloop, which uses the same library as
 Node's loop.
@@ -12,14 +12,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench import harness, loops, npm
+from bench import go_yamux, harness, loops, npm
 from bench.alternating_runs import Act, Candidate, Workload, compare, required_time
+from bench.delayed_relay import growing_window
 from bench.harness import NotMeasured, Result
 from bench.peer_process import PeerProcess, start_peer
 from bench.raw_actions import raw_tcp, tcp_bulk
 from bench.raw_endpoints import RawClient
 from bench.third_party import ThirdPartyPair, third_party_pair
 from bench.third_party import missing as guest_missing
+
+import polymux
 
 # name, bytes, bytes of a write, streams
 BULK = (
@@ -31,22 +34,26 @@ BULK = (
 MANY_STREAMS = BULK[2:3]
 OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
 TARGET_OPENINGS_PER_SECOND = 20_000  # mplex, 100 in flight
-PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",)}
-THIRD_PARTY_SCRIPTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",)}
+PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",),
+            "yamux": ("libp2p-yamux",)}  # fmt: skip
+THIRD_PARTY_SCRIPTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",),
+                       "yamux": ("libp2p_yamux", "http2")}  # fmt: skip
 WORK_DIVISORS = {
     "PyPI libp2p": 16,
     "h2 (HTTP/2)": 4,
     "npm libp2p-mplex": 2,
+    "npm libp2p-yamux": 2,
 }  # slow peers do this many times less work
 
-ForeignPair = npm.NpmPair | ThirdPartyPair
+ForeignPair = npm.NpmPair | ThirdPartyPair | go_yamux.GoPair
 
 
 def measure() -> list[Result]:
     lines = asyncio.run(measure_all(loops.ASYNCIO, BULK))
+    lines.append(asyncio.run(growing_window()))
     reason = loops.missing(loops.UVLOOP)
     if reason is not None:
-        return [*lines, NotMeasured("mplex, nerdbank on uvloop", reason)]
+        return [*lines, NotMeasured("mplex, nerdbank, yamux on uvloop", reason)]
     return lines + loops.run(loops.UVLOOP, measure_all(loops.UVLOOP, MANY_STREAMS))
 
 
@@ -54,7 +61,7 @@ async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]
     lines: list[Result] = []
     suffix = "" if loop == loops.ASYNCIO else f", {loop}"
     async with start_peer(loop) as other:
-        for protocol in ("mplex", "nerdbank"):
+        for protocol in ("mplex", "nerdbank", "yamux"):
             async with contextlib.AsyncExitStack() as stack:
                 session = await stack.enter_async_context(other.connect(protocol))
                 tally = await stack.enter_async_context(raw_tcp(other, "tally"))
@@ -91,6 +98,12 @@ async def foreign_pairs(
             sides.append(await stack.enter_async_context(npm.npm_pair(script)))
     else:
         lines.append(NotMeasured(f"{protocol}, npm peers", reason))
+    if protocol == "yamux":
+        reason = go_yamux.missing()
+        if reason is None:
+            sides.append(await stack.enter_async_context(go_yamux.go_pair()))
+        else:
+            lines.append(NotMeasured("yamux, Go", reason))
     for script in THIRD_PARTY_SCRIPTS[protocol] if loop == loops.ASYNCIO else ():
         reason = guest_missing(script)
         if reason is None:
@@ -144,9 +157,14 @@ def opening_candidates(
 # polymux
 
 
+def stream_name(session: Any, name: str) -> str:
+    """The name of a stream, where the protocol has names."""
+    return "" if isinstance(session, polymux.YamuxSession) else name
+
+
 async def push(session: Any, byte_count: int, size: int) -> None:
     """Open a stream, send, end, and wait until the peer has ended it too."""
-    stream = await session.open("bulk")
+    stream = await session.open(stream_name(session, "bulk"))
     payload = bytes(size)
     if size < 1024:
         batch = [payload] * max(1, min(byte_count, 65536) // size)
@@ -173,7 +191,7 @@ def bulk(session: Any, byte_count: int, size: int, streams: int) -> Act:
 def openings(session: Any, count: int, flight: int) -> Act:
     async def some(share: int) -> None:
         for _ in range(share):
-            stream = await session.open("stream")
+            stream = await session.open(stream_name(session, "stream"))
             await stream.end()
             async for _ in stream:
                 pass

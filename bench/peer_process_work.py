@@ -24,7 +24,7 @@ def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
     task.add_done_callback(tasks.discard)
 
 
-# mplex, Nerdbank: streams named `echo` are echoed, others are read to their end and closed
+# mplex, Nerdbank, yamux: streams named `echo` are echoed, others are read to their end and closed
 
 
 async def serve_stream(stream: Any) -> None:
@@ -131,6 +131,7 @@ TCP = "tcp://127.0.0.1:0"
 HANDLERS: dict[str, tuple[str, str, Callable[[Any], Awaitable[None]]]] = {
     "mplex": (TCP, "mplex", serve_duplex),
     "nerdbank": (TCP, "nerdbank", serve_duplex),
+    "yamux": (TCP, "yamux", serve_duplex),
     "omnistreams": ("ws://127.0.0.1:0/omnistreams", "omnistreams", serve_one_way),
     "streamux": (TCP, "streamux:timeout=0", calls_handler(echo_call)),
     "streamux-sink": (TCP, "streamux:timeout=0", calls_handler(sink_call)),

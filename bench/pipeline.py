@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bench import pipeline_floor as plain
 from bench import pipeline_runs as runs
+from bench import pipeline_scale as scale
 from bench import pipeline_shapes as shapes
 from bench import pipeline_stream as stream
 from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
@@ -89,6 +90,7 @@ def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]
         )  # fmt: skip
         lines.append(growth(found))
         lines += shapes.measure(spark, pool, folder, size)
+        lines += scale.measure(spark, folder)
         worker = runs.largest_worker(spark) / (1 << 20)
         bound = Bound("256 MiB and two windows", MAX_WORKER_BYTES / (1 << 20))
         lines.append(Figure("largest worker", [worker], "MiB", [bound]))

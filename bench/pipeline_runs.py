@@ -10,23 +10,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Times
 
-from polymux.analysis.session.interleaving import interleave
 from polymux.capture import CaptureLimits, sessions_of
 from polymux.capture.io.discovery import find_inputs
-from polymux.capture.io.read_ahead import ReadAhead
-from polymux.capture.io.remote import UrlFilePool
-from polymux.spark.batch.index_stage import run_index_stage
+from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.read_ahead import ReadAhead, interleave
+from polymux.spark.batch.analyze_stage import plan_analyze_tasks
+from polymux.spark.batch.index_stage import plan_index_tasks, run_index_stage
 from polymux.spark.batch.pipeline import Analysis, analyze
 from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
-from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
-from polymux.spark.runtime.gc_freeze import freeze_gc
+from polymux.spark.runtime.worker_memory import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,33 +80,30 @@ def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> i
         spark, plan_index_tasks(find_inputs(paths), cores), str(staging), limits
     )
     tasks = plan_analyze_tasks(found, cores)
-    names = [each.name for each in found]
-    numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    size = sum(numbers.mapPartitions(count_task(tasks, names, str(staging))).collect())
+    selections = spark.sparkContext.parallelize(tasks, len(tasks))
+    size = sum(selections.map(count_task(found.names, str(staging))).collect())
     shutil.rmtree(staging)
     return size
 
 
-def count_task(
-    tasks: list[FlowSelection], names: list[str], staging: str
-) -> Callable[[Iterable[int]], Iterator[int]]:
+def count_task(names: list[str], staging: str) -> Callable[[FlowSelection], int]:
     """Return the function of a task: reassemble its flows in batches and count the bytes."""
 
-    def run(numbers: Iterable[int]) -> Iterator[int]:
+    def run(selection: FlowSelection) -> int:
         freeze_gc("analyze")
-        for number in numbers:
-            with UrlFilePool(CaptureLimits()) as files:
+        flows = ReferenceReader(staging, names, selection)
+        with UrlFilePool(CaptureLimits(), flows.identities, flows.copies) as files:
 
-                def steps(flow: StoredFlow, companion: ReadAhead) -> Iterator[int]:
-                    for session in sessions_of(flow.rows(), files.reader, read_ahead=companion):
-                        if session.prefetch():
-                            yield 0
-                        for batch in session.batches():
-                            found = len(batch.data)
-                            del batch  # like the analysis
-                            yield found
+            def steps(flow: StoredFlow, companion: ReadAhead) -> Iterator[int]:
+                for session in sessions_of(flow.rows(), files.reader, read_ahead=companion):
+                    if session.prefetch():
+                        yield 0
+                    for batch in session.batches():
+                        found = len(batch.data)
+                        del batch  # like the analysis
+                        yield found
 
-                yield sum(interleave(ReferenceReader(staging, names, tasks[number]), steps))
+            return sum(interleave(flows, steps))
 
     return run
 

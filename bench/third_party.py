@@ -22,7 +22,12 @@ from bench.alternating_runs import Act, CandidateFailed
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"libp2p_mplex": ("libp2p", "libp2p"), "http2": ("h2", "h2")}  # PyPI name, module
+# PyPI name and module of each script's package
+PACKAGES = {
+    "libp2p_mplex": ("libp2p", "libp2p"),
+    "libp2p_yamux": ("libp2p", "libp2p"),
+    "http2": ("h2", "h2"),
+}
 INSTALL_TIMEOUT = 300.0  # seconds
 
 

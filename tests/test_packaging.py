@@ -5,13 +5,15 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BUILT = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in")
+BUILT = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md",
+         "MANIFEST.in")  # fmt: skip
 MADE = shutil.ignore_patterns("__pycache__", "*.egg-info")
 TYPE_ERROR = "\n\nwrong: int = 'a type error'\n"
 
@@ -35,6 +37,18 @@ def build(checkout: Path, hook: str = "build_wheel", **environment: str) -> tupl
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return done.returncode, done.stdout
+
+
+def test_every_dependency_of_users_has_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"]]
+    lists += [
+        wanted for extra, wanted in project["optional-dependencies"].items() if extra != "dev"
+    ]
+    wanted = [line for lines in lists for line in lines if not line.startswith("polymux[")]
+    unbounded = [line for line in wanted if "<" not in line and "==" not in line]
+    assert len(wanted) > 8
+    assert unbounded == []
 
 
 def only(folder: Path, pattern: str) -> Path:

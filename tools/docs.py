@@ -8,6 +8,8 @@ from tools.rule_examples import as_json
 
 from polymux import cli
 from polymux.analysis.schema.tables import column_reference
+from polymux.cli.sql.macros import MACROS
+from polymux.cli.sql.questions import QUESTIONS
 from polymux.core import limits
 from polymux.report.render.rule_pages import (
     EXAMPLES_PATH,
@@ -19,6 +21,36 @@ from polymux.report.render.rule_pages import (
 )
 
 DOCS = Path(__file__).parent.parent / "docs"
+
+SQL_INTRODUCTION = """\
+# Questions in SQL
+
+`polymux sql` answers queries about captures, or about the directory that `polymux analyze` wrote,
+with DuckDB (extra `sql`) and without Spark:
+
+```text
+polymux sql talk.pcapng "select stream, name, bytes_dialer from streams order by bytes_dialer desc"
+polymux sql tables "select rule, count(*) from violations group by all" --csv
+polymux sql captures/ "from frames where verdict = 'violation'" -o broken.parquet
+polymux sql talk.pcapng
+```
+
+Each of the [tables](tables.md) is a table of the query, with the same columns; `content` is there
+on captures, and on tables that were written with `--content`. Times are UTC; `epoch_us(time)` is a
+number of microseconds. The answer about captures is that about their tables.
+
+- On a terminal rows are printed as a table, into a pipe as JSON lines; `--json`, `--csv` and
+  `-o FILE.parquet` choose.
+- Without a query a prompt reads them, each to its semicolon, with history and completion; `.help`
+  lists its commands. From a pipe one query is read.
+- Captures are analyzed while the query runs, for the tables that it names. `frames`, `timeline` and
+  `content` are passed on as they are made, once for each time they are named, so that they take no
+  memory; the others are made once and kept, up to 64 MiB.
+- In a join, name the larger table first: the others are kept in memory while it is read.
+- Nothing is written but `-o` and the prompt's history. A query cannot write, read other files or
+  open connections: DuckDB's access to all of these is off, and cannot be turned on by a query.
+- A query that needs more memory than `--memory` (1 GB) fails; it writes no temporary files.
+"""
 
 
 def commands() -> str:
@@ -32,9 +64,10 @@ def commands() -> str:
         "| code | meaning |",
         "|---|---|",
         "| 0 | success |",
-        "| 1 | findings (`check`, `decode`, `doctor`; `ls` and `analyze` with `--fail-on`) |",
+        "| 1 | findings (`check`, `decode`, `doctor`; `ls` and `analyze` with `--fail-on`; `diff` "
+        "with `--fail-if`) |",
         "| 2 | wrong usage: an option, a name, an extra that is not installed |",
-        "| 3 | input that is missing, unreadable or truncated |",
+        "| 3 | input that is missing, unreadable or truncated; `check`, `follow`: or has gaps |",
         "| 4 | the peer could not be reached, disconnected or aborted |",
         "| 5 | a limit was hit, or the output could not be written |",
         "| 130 | interrupted |",
@@ -73,6 +106,17 @@ def limits_page() -> str:
                 f"| {doc.meaning} | {doc.default} | {doc.answers} |"
             )
         parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def sql_page() -> str:
+    """The use of `polymux sql`, its macros and the ready questions."""
+    parts = [SQL_INTRODUCTION, "## `why` and `waterfall`", ""]
+    for macro in MACROS:
+        parts += [f"- `{macro.call.replace('wanted', '...')}`: {macro.meaning}"]
+    parts += ["", "## Ready questions", "", "`polymux sql --examples` prints them too.", ""]
+    for question in QUESTIONS:
+        parts += [f"### {question.title}", "", "```text", question.query, "```", ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -116,6 +160,7 @@ def pages() -> dict[str, str]:
         "json.md": json_page(),
         "limits.md": limits_page(),
         "rules/index.md": rules_index(),
+        "sql.md": sql_page(),
     }
     for page in map(page_for_rule, all_rules()):
         group, _, name = page.name.partition(".")

@@ -1,7 +1,6 @@
 """The page `docs/json.md`: the keys of every JSON line that a command prints, and of manifests."""
 
-from polymux.analysis.schema.columns import Column
-from polymux.analysis.schema.tables import TABLES
+from polymux.analysis.schema.tables import TABLES, Column
 from polymux.cli.commands.ls import STREAM_COLUMNS
 from polymux.cli.support.stream_files import MANIFEST_KEYS
 
@@ -30,7 +29,8 @@ session that was silent while 16,384 other connections were active counts as end
 has another id if it continues.
 
 Messages about a run (files that cannot be read, what the command waits for) go to standard error,
-as text. `polymux analyze` prints no JSON: its [tables](tables.md) contain more.
+as text. `polymux analyze` prints no JSON: its [tables](tables.md) contain more. The keys of
+`polymux sql` are the columns of the query.
 """
 
 TABLE = ("table", "text", "`{}`: the kind of this line.")
@@ -52,6 +52,33 @@ RECEIVED_DATA = [
     ("hex", "text", "The bytes, if they are not UTF-8; there is no `text` then."),
 ]
 
+MISSING = [
+    (
+        "missing",
+        "text",
+        "`not-captured`, or `not-decoded`: captured, but of no use without what is missing.",
+    ),
+    ("session_id", "text", "The session."),
+    ("sender", "text", "The side that sent the bytes."),
+    ("stream", "text or null", "The stream of the frame they lie in; null where it is not known."),
+    ("frame_index", "integer", "That frame, or else the sender's next one."),
+    ("byte_offset", "integer or null", "Their first byte in its TCP direction, if it is known."),
+    ("size", "integer or null", "How many they are, if it is known."),
+    ("zeros", "boolean", "Whether zeros take their place in the content of the frame."),
+    ("time", "timestamp text", "When they were found to be missing."),
+]
+
+CHANGE = [
+    ("group", "text", "The name, protocol or port of `--by`, or `all streams`."),
+    ("measure", "text", "What is compared."),
+    ("before", "number", "Its value before."),
+    ("after", "number", "Its value after."),
+    ("change", "number or null", "The relative change (0.2: 20 % more); null: nothing before."),
+    ("low", "number or null", "The lower end of its interval."),
+    ("high", "number or null", "The upper end of its interval."),
+    ("reported", "boolean", "Whether it is a change that chance does not explain."),
+    ("worse", "boolean", "Whether it changed for the worse."),
+]
 
 MANIFEST = {
     "file": ("text", "The file beside the manifest: `stream-000001.bin` and so on."),
@@ -109,9 +136,16 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
                 ("why", "text", "The reason for its rank."),
             ]),
         ],
-        "check": [("A violation", table_keys("violations"))],
+        "check": [
+            ("A violation", table_keys("violations")),
+            ("Bytes that are missing, before the violations that come after them", MISSING),
+        ],
         "frames": [("A frame", table_keys("frames"))],
-        "follow": [("The content of a frame", table_keys("content"))],
+        "follow": [
+            ("The content of a frame", table_keys("content")),
+            ("Content that is missing, before the frame that has zeros for it, or else in the "
+             "order of time", MISSING),
+        ],
         "decode": [
             ("A frame", [("protocol", "text", "The protocol it was decoded as."), *frame]),
             ("A violation", [
@@ -137,6 +171,7 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("ranges", "integer", "Ranges that can be read in parallel."),
         ])],
         "connect": [("Received data", RECEIVED_DATA)],
+        "diff": [("A change, or with `--all` a measure", CHANGE)],
         "serve": [("Received data, with `--action print`", RECEIVED_DATA)],
     }  # fmt: skip
 

@@ -18,11 +18,11 @@ from random import Random
 from tests.attacks.target import Target, Zygote
 
 import polymux
-from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession, YamuxSession
 
 MIB = 1024 * 1024
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
-             "omnistreams", "streamux", "minmux"]  # fmt: skip
+             "omnistreams", "streamux", "minmux", "yamux"]  # fmt: skip
 CONCURRENT_EXCHANGES = 4  # per session
 WARM_UP_SHARE = 0.4  # part of the time that is not measured
 MAX_GROWTH_MIB_PER_HOUR = 1.0
@@ -95,7 +95,7 @@ async def one_exchange(session: Session, chance: Random, protocol_run: ProtocolR
             async for _ in back:
                 pass
     else:
-        stream = await session.open("x")
+        stream = await session.open("" if isinstance(session, YamuxSession) else "x")
         if abort:
             stream.abort("aborted")
             return

@@ -37,7 +37,7 @@ TESTS = ("tests/protocols", "tests/testing", "tests/core/test_encodings.py",
          "tests/core/test_encoding_forms.py", "tests/core/test_flood_guard.py",
          "tests/core/test_endpoint.py", "tests/aio/protocols/test_streamux.py",
          "tests/aio/protocols/test_omnistreams.py", "tests/aio/protocols/test_minmux.py",
-         "tests/aio/protocols/test_nerdbank.py",
+         "tests/aio/protocols/test_nerdbank.py", "tests/aio/protocols/test_yamux.py",
          "tests/aio/streams/test_duplex.py", "tests/aio/test_limits.py",
          "tests/aio/protocols/test_minmux_ends.py")  # fmt: skip
 LIVE_TESTS = "tests/aio/"  # these use real time: a failure counts if it happens twice

@@ -78,32 +78,31 @@ class Trace:
 
 
 async def trace_session() -> tuple[Trace, Trace]:
-    """Trace one received frame and one send of an mplex server; its peer is a plain socket."""
-    from polymux.aio import Session, serve
+    """Trace one received frame and one send of an mplex session; its peer is a plain socket."""
+    from polymux.aio import Stream, connect
 
     received, sent = Trace(), Trace()
-    waiting, done = asyncio.Event(), asyncio.Event()
 
-    async def handle(session: Session) -> None:
-        stream = await session.accept()
-        waiting.set()
+    async def read(stream: Stream) -> None:
         await stream.receive()
-        sys.setprofile(None)
-        with sent.active():
-            await stream.send(b"answer")
-            await asyncio.sleep(0.05)  # until it is written
-        done.set()
-        await stream.receive()
+        sys.setprofile(None)  # what follows in `data_received` is no longer this frame's way
 
-    async with await serve(handle, "tcp://127.0.0.1:0", protocol="mplex") as server:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        with socket.create_connection(address) as peer:
-            peer.sendall(OPEN_FRAME)
-            await waiting.wait()
-            await asyncio.sleep(0.05)  # until the handler waits in `receive`
-            with received.active():
-                peer.sendall(DATA_FRAME)
-                await done.wait()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        async with connect(url, protocol="mplex") as session:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(OPEN_FRAME)
+                stream = await session.accept()
+                reading = asyncio.create_task(read(stream))
+                await asyncio.sleep(0.05)  # until it waits
+                with received.active():
+                    peer.sendall(DATA_FRAME)
+                    await reading
+                with sent.active():
+                    await stream.send(b"answer")
+                    await asyncio.sleep(0.05)  # until it is written
+                peer.recv(1024)  # closing with unread data would reset the connection
     return received, sent
 
 
@@ -112,9 +111,9 @@ def trace_packet() -> Trace:
     from polymux.analysis.options import AnalysisOptions
     from polymux.capture import CaptureLimits, PcapngWriter, TcpConnectionWriter
     from polymux.capture.io.discovery import find_inputs
-    from polymux.spark.batch.analyze_stage import analyze_task
-    from polymux.spark.batch.index_stage import index_task
-    from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
+    from polymux.spark.batch.analyze_stage import FewNames, analyze_task, plan_analyze_tasks
+    from polymux.spark.batch.index_stage import index_task, plan_index_tasks
+    from polymux.spark.batch.reference_shuffle import IndexResult, IndexTotals
 
     trace = Trace()
     limits, options = CaptureLimits(), AnalysisOptions("mplex")
@@ -128,11 +127,12 @@ def trace_packet() -> Trace:
             connection.close(START_NS + 2)
         files = find_inputs([capture])
         with trace.active():
-            spans = plan_index_tasks(files, 1)
-            indexed = list(index_task(spans, folder, limits, (), ())([0]))
-            tasks = plan_analyze_tasks(indexed, 1)
-            names = [result.name for result in indexed]
-            list(analyze_task(tasks, names, folder, options, limits)([0]))
+            indexed = IndexTotals()
+            for spans in plan_index_tasks(files, 1):
+                indexed.add(IndexResult.unpack(index_task(folder, limits)(spans)))
+            names = FewNames(indexed.names)
+            for task in plan_analyze_tasks(indexed, 1):
+                analyze_task(names, folder, options, limits)(task)
     return trace
 
 

@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -20,20 +21,22 @@ from bench.third_party_peers.link import Command, exit_on_eof, print_json, run_c
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
-from libp2p.stream_muxer.mplex.exceptions import MplexStreamEOF, MplexStreamReset
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamReset
 from libp2p.stream_muxer.mplex.mplex import Mplex
+
+Muxed = Callable[[Any, bool], Any]  # a TCP stream, and whether this side has dialed
 
 ECHO = b"e"  # first byte of a stream that is echoed
 
 
-def muxed(stream: trio.SocketStream, dials: bool) -> Any:
+def mplex(stream: trio.SocketStream, dials: bool) -> Any:
     return Mplex(RawConnection(TrioTCPStream(stream), dials), ID(b"nobody"))
 
 
 async def read(stream: Any) -> bytes:
     try:
         return bytes(await stream.read(65536))
-    except (MplexStreamEOF, MplexStreamReset):
+    except (MuxedStreamEOF, MuxedStreamReset):
         return b""
 
 
@@ -47,7 +50,7 @@ async def serve_stream(stream: Any) -> None:
     await stream.close()
 
 
-async def listen() -> None:
+async def listen(muxed: Muxed) -> None:
     threading.Thread(target=exit_on_eof, daemon=True).start()
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print_json({"port": listener.socket.getsockname()[1]})
@@ -58,7 +61,7 @@ async def listen() -> None:
             nursery.start_soon(serve_stream, await session.accept_stream())
 
 
-async def connect(port: int) -> None:
+async def connect(muxed: Muxed, port: int) -> None:
     session = muxed(await trio.open_tcp_stream("127.0.0.1", port), True)
 
     async def push(byte_count: int, size: int) -> None:
@@ -122,6 +125,14 @@ async def connect(port: int) -> None:
         await run_commands(commands, lambda: trio.to_thread.run_sync(sys.stdin.readline))
 
 
-if __name__ == "__main__":
+def main(muxed: Muxed) -> None:
+    """Listen or connect, as the command line says."""
     logging.disable(logging.CRITICAL)
-    trio.run(*((listen,) if sys.argv[1] == "listen" else (connect, int(sys.argv[2]))))
+    if sys.argv[1] == "listen":
+        trio.run(listen, muxed)
+    else:
+        trio.run(connect, muxed, int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main(mplex)

@@ -16,6 +16,7 @@ from polymux.aio import (
     MinmuxSession,
     NerdbankSession,
     OmnistreamsSession,
+    PeerIdentity,
     Pending,
     Server,
     Session,
@@ -23,6 +24,7 @@ from polymux.aio import (
     Stream,
     StreamuxSession,
     Unreachable,
+    YamuxSession,
     as_asyncio_streams,
     connect,
     minmux,
@@ -32,6 +34,7 @@ from polymux.aio import (
     pipe,
     serve,
     streamux,
+    yamux,
 )
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import (
@@ -75,6 +78,7 @@ __all__ = [
     "NoFreeIds",
     "Observer",
     "OmnistreamsSession",
+    "PeerIdentity",
     "PeerViolation",
     "Pending",
     "PolymuxError",
@@ -91,6 +95,7 @@ __all__ = [
     "Unreachable",
     "Unsupported",
     "Vantage",
+    "YamuxSession",
     "as_asyncio_streams",
     "connect",
     "minmux",
@@ -101,4 +106,5 @@ __all__ = [
     "protocol",
     "serve",
     "streamux",
+    "yamux",
 ]  # fmt: skip

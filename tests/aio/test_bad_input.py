@@ -159,7 +159,7 @@ def test_a_bad_url_is_refused_before_anything_happens(url: str, text: str) -> No
 
 PROTOCOL_STRINGS = [
     ("", "no protocol ''"),
-    ("yamux", "choose one of"),
+    ("ssh", "choose one of"),
     ("mplex:ids=odd", "parity or counting"),
     ("mplex:color=red", "is no option of mplex"),
     ("nerdbank:version=4", "version is 1, 2 or 3"),
@@ -258,9 +258,9 @@ def refused(case: str) -> tuple[ssl.SSLContext, ssl.SSLContext, str]:
     """Return the server's context, the client's, and the client's error message."""
     server, client = server_context(AUTHORITY, "127.0.0.1"), client_context(AUTHORITY)
     if case == "unknown authority":
-        return server, client_context(trustme.CA()), "certificate is not trusted: unable to get"
+        return server, client_context(trustme.CA()), "its authority is unknown"
     if case == "wrong host":
-        return server_context(AUTHORITY, "other.example"), client, "IP address mismatch"
+        return server_context(AUTHORITY, "other.example"), client, "is for another name"
     if case == "expired":
         server = server_context(AUTHORITY, "127.0.0.1", not_after=LONG_AGO, not_before=LONG_AGO)
         return server, client, "certificate has expired"
@@ -306,6 +306,7 @@ async def test_client_certificates_are_asked_for_and_checked_both_ways() -> None
                 polymux.SessionClosed
             ) as problem:  # with TLS 1.3 the error comes after the handshake
                 await stream.receive()
+            assert "may require a client certificate" in str(problem.value)
             assert "_ssl.c" not in str(problem.value)
             assert "\n" not in str(problem.value)
             await session.wait_closed()
@@ -329,3 +330,35 @@ async def test_a_plain_client_at_a_tls_server_and_the_other_way_round() -> None:
             )
     with pytest.raises(polymux.PolymuxError, match="needs a context with a certificate"):
         await polymux.serve(echo, "tls://127.0.0.1:0", protocol="mplex")
+
+
+async def test_a_peer_that_answers_a_tls_handshake_in_plain_text_is_called_plain() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 welcome\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(polymux.Unreachable, match="the peer does not speak TLS"):
+            await polymux.connect(url, protocol="mplex", tls=client_context(AUTHORITY))
+
+
+@pytest.mark.parametrize("record", ["16 03 01 00 c8 01 00 00 c4", "15 03 03 00 02 02 46"])
+async def test_a_peer_that_begins_with_tls_is_told_apart_from_other_garbage(record: str) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes.fromhex(record))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        session = await polymux.connect(url, protocol="nerdbank:version=3")
+        with pytest.raises(polymux.PolymuxError, match="the peer speaks TLS: use tls:// or wss://"):
+            await session.accept()
+
+
+async def test_a_context_for_a_url_without_tls_is_refused() -> None:
+    tls = server_context(AUTHORITY, "127.0.0.1")
+    with pytest.raises(polymux.PolymuxError, match="has no effect without TLS"):
+        await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex", tls=tls)

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 import polymux
-from polymux import MinmuxSession, NerdbankSession, OmnistreamsSession, Session, StreamuxSession
+from polymux import (
+    MinmuxSession,
+    NerdbankSession,
+    OmnistreamsSession,
+    Session,
+    StreamuxSession,
+    YamuxSession,
+)
 
 ENTRY_POINTS: dict[str, tuple[Any, type[Session]]] = {
     "mplex": (polymux.mplex, Session),
@@ -18,6 +25,7 @@ ENTRY_POINTS: dict[str, tuple[Any, type[Session]]] = {
     "omnistreams": (polymux.omnistreams, OmnistreamsSession),
     "streamux": (polymux.streamux, StreamuxSession),
     "minmux": (polymux.minmux, MinmuxSession),
+    "yamux": (polymux.yamux, YamuxSession),
 }
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from polymux.analysis.arrow.batches import decode_dictionaries
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.session.analyzer import analyze_session
-from polymux.analysis.session.summary import SessionSummary
+from polymux.analysis.output.arrow_batches import decode_dictionaries
+from polymux.analysis.session.analyzer import SessionSummary, analyze_session
 from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment, read_sessions
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Accepted, Credit, Data, Event, Opened

@@ -1,4 +1,4 @@
-"""Frames of the five protocols as an attacker writes them: functions that return bytes.
+"""Frames of the protocols as an attacker writes them: functions that return bytes.
 
 Nothing here comes from the code under test, so a mistake there cannot hide a mistake here.
 """
@@ -167,3 +167,14 @@ def oops(number: int, amount: int = 0) -> bytes:
 
 def promise(number: int, amount: int) -> bytes:
     return minmux(3, number, amount)
+
+
+# --- yamux
+
+YAMUX_DATA, YAMUX_UPDATE, YAMUX_PING, YAMUX_GO_AWAY = range(4)
+SYN, ACK, FIN, RST = 1, 2, 4, 8
+
+
+def yamux(kind: int, flags: int, number: int, length: int = 0, payload: bytes = b"") -> bytes:
+    """A frame; `length` is that of the payload if there is one."""
+    return struct.pack(">BBHII", 0, kind, flags, number, len(payload) or length) + payload

@@ -17,7 +17,7 @@ from tests.attacks.attacker_connection import WS, Foe
 from tests.attacks.target import Facts, Target, Zygote
 
 import polymux
-from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession, YamuxSession
 
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
 SLACK = 1.5 if SOAK else 5.0  # a busy machine may take so many times what is demanded
@@ -274,7 +274,8 @@ async def echo_messages(session: OmnistreamsSession) -> None:
 
 
 async def echo_bytes(session: Session) -> None:
-    async with await session.open("witness") as stream:
+    name = "" if isinstance(session, YamuxSession) else "witness"
+    async with await session.open(name) as stream:
         for piece in PIECES:
             await stream.send(piece)
             got = b""

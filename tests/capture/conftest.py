@@ -12,7 +12,7 @@ import pytest
 
 from polymux.capture import CaptureReader, TcpSession, read_sessions
 from polymux.capture.packets.packet_refs import REF_BYTES
-from polymux.capture.tcp.ref_storage import StoredRefs
+from polymux.capture.tcp.flow_order import StoredRefs
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.capture.conftest import streams
 from tests.capture.packet_headers import headers
 
 from polymux.capture import index_file, read_sessions
-from polymux.capture.packets.flow_filter import flow_endpoints
+from polymux.capture.packets.flows import flow_endpoints
 from polymux.capture.synthesis.packet_builder import HeaderTemplate
 
 Row = tuple[int, str, int, str, int, int, int, int, int, bytes]

@@ -9,14 +9,17 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from polymux.capture import PcapngWriter, TcpConnectionWriter
+from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.cli import main
+
+Line = tuple[int, bytes, int]  # side, bytes, milliseconds
 
 MS = 1_000_000
 START = 1_700_000_000_000_000_000
@@ -122,6 +125,51 @@ def capture(tmp_path: Path) -> Callable[..., str]:
         for side, data, at in lines:
             scribe.data(side, data, START + at * MS)
         scribe.close(START + (lines[-1][2] + 1) * MS if lines else START + MS)
+        writer.close()
+        return str(tmp_path / name)
+
+    return make
+
+
+class LossySink:
+    """Writes the packets of a connection, except while `losing`."""
+
+    def __init__(self, writer: PcapngWriter) -> None:
+        self.writer = writer
+        self.losing = False
+
+    @property
+    def comment_epoch(self) -> int:
+        return self.writer.comment_epoch
+
+    def burst(self, burst: PacketBurst) -> None:
+        if not self.losing:
+            self.writer.burst(burst)
+
+
+@pytest.fixture
+def lossy(tmp_path: Path) -> Callable[..., str]:
+    """Writes a conversation of which the lines `lost` were not captured."""
+
+    def make(
+        lines: list[Line],
+        lost: Iterable[int] = (),
+        *,
+        syn: bool = True,
+        close: bool = True,
+        name: str = "lossy.pcapng",
+    ) -> str:
+        writer = PcapngWriter(str(tmp_path / name), sync="none")
+        sink = LossySink(writer)
+        sink.losing = not syn
+        scribe = TcpConnectionWriter(sink, ("192.0.2.1", 40000), ("198.51.100.2", 9000), START)
+        missing = set(lost)
+        for n, (side, data, at) in enumerate(lines):
+            sink.losing = n in missing
+            scribe.data(side, data, START + at * MS)
+        sink.losing = False
+        if close:
+            scribe.close(START + (lines[-1][2] + 1) * MS)
         writer.close()
         return str(tmp_path / name)
 

@@ -165,6 +165,7 @@ def test_without_pyarrow_the_missing_extra_is_named(
         ("pyspark", "analyze", "spark"),
         ("zstandard", "ls", "captures"),
         ("jinja2", "report", "report"),
+        ("duckdb", "sql", "sql"),
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(
@@ -181,6 +182,8 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
     if command == "report":
         write_empty_tables(tmp_path / "tables")
         arguments = [command, str(tmp_path / "tables"), "-o", str(tmp_path / "r.html")]
+    elif command == "sql":
+        arguments += ["from streams"]
     elif command == "analyze":
         arguments += ["--out", str(tmp_path / "tables")]
     code = (
@@ -194,7 +197,9 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
     assert f"pip install 'polymux[{extra}]'" in line
 
 
-def test_a_report_on_what_is_no_analysis_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_a_report_on_a_directory_without_captures_or_tables_is_one_line(
+    run: Run, tmp_path: Path
+) -> None:
     ran = run("report", str(tmp_path), "-o", str(tmp_path / "r.html"))
     assert ran.code == 3
     (line,) = ran.err.splitlines()

@@ -143,7 +143,7 @@ def test_analyse_is_analyze(run: Run) -> None:
 def test_commands_and_protocols_and_rules_complete() -> None:
     assert completed("polymux", "che") == ["check"]
     assert completed("polymux", "ls", "--protocol", "") == [
-        "auto", "mplex", "nerdbank", "omnistreams", "streamux", "minmux",
+        "auto", "mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux",
     ]  # fmt: skip
     assert completed("polymux", "connect", "--protocol", "m") == ["mplex", "minmux"]
     assert "mplex" in completed("polymux", "rules", "")

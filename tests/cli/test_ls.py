@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import shlex
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import CLEAN, Ran
 
-from polymux.analysis.session.summary import SessionSummary
+from polymux.analysis.session.analyzer import SessionSummary
 from polymux.cli.commands.ls import short_id_length
 from polymux.cli.support.output import TableColumn, fitting_columns
 from polymux.cli.support.stream_ranking import StreamRanking
@@ -255,6 +257,8 @@ def test_a_session_is_one_line_that_fits_the_terminal(
     capture(unread(), "third.pcapng", port=9002)
     ran = terminal("ls", folder, columns=width)
     lines = re.sub(r"\x1b\[\d*m", "", ran.out).splitlines()
+    *lines, last = lines
+    assert last.startswith("next: ")  # a command is not broken
     assert max(map(len, lines)) <= width
     text = "\n".join(line.rstrip() for line in lines)
     sessions = text[text.index("Sessions") : text.index("Streams, worst first")].splitlines()
@@ -275,8 +279,10 @@ def test_a_short_id_is_unique_and_opens_its_session(run: Run, capture: Callable[
     short = next(line.split()[0] for line in text.splitlines() if ":9001" in line)
     (session, _) = rows(run("ls", folder, "--session", short))
     assert session["acceptor"].endswith(":9001")
-    assert short_id_length([]) == short_id_length(["0123456789abcdef"]) == 4
-    assert short_id_length(["0123456789abcdef", "0123459999999999", "ffff000000000000"]) == 7
+    ids = array("Q", [0x0123456789ABCDEF, 0xFFFF000000000000, 0x0123459999999999])
+    assert short_id_length(ids[:0]) == short_id_length(ids[:1]) == 4
+    assert short_id_length(ids) == 7
+    assert short_id_length(ids + ids) == 16
 
 
 def test_columns_of_the_highest_rank_go_first_and_rank_0_never() -> None:
@@ -298,3 +304,33 @@ def test_a_summary_counts_what_its_row_does_not_have() -> None:
     assert {"findings", "stalls", "unfinished"}.isdisjoint(
         SessionSummary("s", [], None, None, None, None, "middle", "d", "a", 0, 0).row()
     )
+
+
+# --- what to do next
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (None, ["check", "--session"]),
+        (unread(), ["report"]),
+        (CLEAN, ["follow", "--session", "--stream", "d1"]),
+        ([(0, b"\xff" * 40, 1), (1, b"\xfe" * 40, 2)], ["ls", "--port", "9000=PROTOCOL"]),
+    ],
+)
+def test_the_last_line_is_the_command_that_fits_what_was_found(
+    lines: Lines | None,
+    words: list[str],
+    run: Run,
+    capture: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = capture(lines, name="my talk.pcapng") if lines else capture(name="my talk.pcapng")
+    last = run("ls", path, "--format", "table").out.splitlines()[-1]
+    found = shlex.split(last.removeprefix("next: "))
+    assert found[:3] == ["polymux", words[0], path]
+    assert [word for word in found if word in words] == words
+    if "PROTOCOL" not in last:
+        assert run(*found[1:]).code in (0, 1)

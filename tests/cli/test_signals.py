@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Ran
 
-from polymux.cli.support.signals import SIGNALS, stop_requested
+from polymux.cli.support.signals import stop_requested, stop_signals
 
 HERE = "tcp://127.0.0.1:0"
 COMMANDS = {
@@ -29,13 +29,13 @@ def unheard() -> Iterator[list[int]]:
         taken.append(number)
         raise KeyboardInterrupt
 
-    former = {number: signal.signal(number, take) for number in SIGNALS}
+    former = {number: signal.signal(number, take) for number in stop_signals()}
     yield taken
     for number, handler in former.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", stop_signals())
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_signal_that_comes_as_it_says_where_it_listens_ends_it_in_good_order(
     name: str,
@@ -59,7 +59,7 @@ def test_a_signal_that_comes_as_it_says_where_it_listens_ends_it_in_good_order(
     assert unheard == []
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", stop_signals())
 def test_the_first_signal_is_only_noted_and_the_next_one_does_what_it_always_did(
     number: signal.Signals, unheard: list[int]
 ) -> None:

@@ -54,7 +54,7 @@ def run(form: str, texts: list[str]) -> list[str]:
     "text",
     [
         "mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2", "omnistreams",
-        "omnistreams:carrier=websocket", "streamux", "minmux",
+        "omnistreams:carrier=websocket", "streamux", "minmux", "yamux",
     ],
 )  # fmt: skip
 def test_damaged_traffic_looks_the_same_compiled_and_interpreted(text: str) -> None:

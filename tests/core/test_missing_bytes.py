@@ -19,6 +19,7 @@ from polymux.testing.simulator import Simulation
 PROTOCOLS = [
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
     "omnistreams:carrier=length", "omnistreams:carrier=websocket", "streamux", "minmux",
+    "yamux",
 ]  # fmt: skip
 DIALER, ACCEPTOR = build.End("192.0.2.1", 40000), build.End("198.51.100.2", 9000)
 HEADERS = 14 + 20 + 20

@@ -1,4 +1,4 @@
-"""The demo finds the five faults that were planted, and nothing else."""
+"""The demo finds the six faults that were planted, and nothing else."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def named(out: Path) -> dict[tuple[str, str], str]:
     }
 
 
-def test_the_five_faults_are_found_and_nothing_else_is(demo: tuple[Path, str]) -> None:
+def test_the_six_faults_are_found_and_nothing_else_is(demo: tuple[Path, str]) -> None:
     out, _ = demo
     names = named(out)
     found = {
@@ -72,6 +72,7 @@ def test_the_five_faults_are_found_and_nothing_else_is(demo: tuple[Path, str]) -
         ("given up", "dialer", "reset"),
         ("liar", "dialer", "mplex.write-after-close"),
         ("chat", "dialer", "head-of-line"),
+        ("d1", "dialer", "no-credit"),
     }
 
 
@@ -92,8 +93,14 @@ def test_each_fault_has_the_measure_that_was_planted(demo: tuple[Path, str]) -> 
     chat = next(row for row in rows(out, "streams") if row["name"] == "chat")
     assert chat["hol_blocked_us_dialer"] == held_up["duration_us"]
     starved = next(row for row in rows(out, "streams") if row["name"] == "starved")
-    assert starved["blocked_us_dialer"] >= sum(row["duration_us"] for row in by_cause["no-credit"])
+    waits: dict[str, int] = {}
+    for row in by_cause["no-credit"]:
+        waits[row["session_id"]] = waits.get(row["session_id"], 0) + row["duration_us"]
+    assert starved["blocked_us_dialer"] >= waits[starved["session_id"]]
     assert (starved["bytes_dialer"], starved["window_bytes_dialer"]) == (6 * 4096, 4096)
+    limited = next(row for row in rows(out, "streams") if row["bytes_dialer"] == 4 * 262144)
+    assert (limited["window_bytes_dialer"], limited["stream"]) == (262144, "d1")
+    assert limited["blocked_us_dialer"] >= waits[limited["session_id"]] >= 400_000
     (lie,) = rows(out, "violations")
     assert (lie["severity"], lie["certainty"]) == ("error", "certain")
 
@@ -105,6 +112,7 @@ def test_the_findings_are_printed_with_their_streams(demo: tuple[Path, str]) -> 
         "liar dialer broke mplex.write-after-close on d",
         "acceptor did not read s0: dialer waited",
         "starved acceptor granted no credit on d",
+        "acceptor granted no credit on d1",
         "chat dialer's d",
         "was head-of-line blocked by d",
         "(backup) for ",
@@ -132,18 +140,18 @@ def test_ls_the_summary_and_the_report_say_and_count_the_same(
     page = (tmp_path / "report.html").read_text()
     reasons = [row["why"] for row in listed if row["table"] == "streams"]
     told = [why.partition(" (and ")[0] for why in reasons if not why.startswith("carried")]
-    assert len(told) == 5
+    assert len(told) == 6
     for sentence in told:
         if "head-of-line" not in sentence:  # ls does not know the culprit's name
             assert sentence in page
             assert sentence in " ".join(said.split())
 
 
-def test_all_five_protocols_were_spoken(demo: tuple[Path, str]) -> None:
+def test_all_six_protocols_were_spoken(demo: tuple[Path, str]) -> None:
     out, _ = demo
     spoken = {(row["protocol"], row["version"]) for row in rows(out, "sessions")}
     assert {name for name, _ in spoken} == {
-        "mplex", "nerdbank", "omnistreams", "streamux", "minmux",
+        "mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux",
     }  # fmt: skip
     assert {version for name, version in spoken if name == "nerdbank"} == {"1", "2", "3"}
 

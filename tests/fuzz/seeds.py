@@ -52,8 +52,17 @@ def seeds_of(target: str) -> list[bytes]:
     elif target == "websocket":
         for data in hex_strings("websocket"):
             made += [bytes([0, 0]) + data, bytes([3, 2]) + data]
+    elif target == "tls":
+        for vector in json.loads((VECTORS / "tls" / "conversations.json").read_text()):
+            ends = [
+                b"".join(bytes.fromhex(d) for s, d in vector["steps"] if s == end) for end in "da"
+            ]
+            for options in (0, 1, 3, 7):
+                for cut in (0, 1, 7):
+                    size = len(ends[0]).to_bytes(2, "big")
+                    made.append(bytes([options, cut]) + size + ends[0] + ends[1])
     elif target in ("observer", "guess"):
-        names = ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+        names = ["mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux"]
         for n, name in enumerate(names):
             for data in conversations(name):
                 made.append(bytes([n if target == "observer" else 4, n % 8, n % 32]) + data)

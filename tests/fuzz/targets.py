@@ -6,16 +6,21 @@ a crash. The first bytes of an input choose how the rest is cut.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from tests.attacks import raw_frames as words
 from tests.attacks.families.common import opening
 
 from polymux.analysis.detection.detector import detect
 from polymux.analysis.detection.sample import SessionSample
-from polymux.capture import CaptureLimits, read_sessions
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.analysis.tls.layer import TlsLayer
+from polymux.capture import CaptureLimits, StreamBatch, read_sessions
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, TcpEvents
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import CaptureError, LimitExceeded, PeerViolation
 from polymux.core.events import Opened
@@ -36,7 +41,11 @@ TIGHT = {
 HOWEVER_MANY = 1_000_000_000
 OPENINGS = 80  # honest ones behind each input; what was begun before must have ended by then
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
-             "omnistreams:carrier=length", "streamux", "minmux"]  # fmt: skip
+             "omnistreams:carrier=length", "streamux", "minmux", "yamux"]  # fmt: skip
+TLS_VECTORS = Path(__file__).parents[1] / "vectors" / "tls" / "conversations.json"
+TLS_KEYS: list[str] = [
+    line for vector in json.loads(TLS_VECTORS.read_text()) for line in vector["keys"]
+]
 HELLOS = {"nerdbank:version=1": words.HELLO[1], "nerdbank:version=2": words.HELLO[2],
           "streamux": words.INITIATOR}  # fmt: skip
 
@@ -106,7 +115,7 @@ def observer(data: bytes) -> None:
     """An observer accounts for every byte, also across a snapshot and a gap."""
     if len(data) < 3:
         return
-    text = [*PROTOCOLS, "omnistreams:carrier=websocket", "omnistreams"][data[0] % 9]
+    text = [*PROTOCOLS, "omnistreams:carrier=websocket", "omnistreams"][data[0] % 10]
     watching = Observer(create(text, Limits(**TIGHT)))
     side, at = data[1] & 1, 0
     for piece in pieces(data[3:], data[1] >> 1):
@@ -188,6 +197,38 @@ def guessing(data: bytes) -> None:
         create(verdict.protocol)  # what is guessed can be spoken
 
 
+def tls(data: bytes) -> None:
+    """Two directions of TLS, cut and with a gap: no wrong byte is opened, every byte is counted."""
+    if len(data) < 5:
+        return
+    side, options, cut, size = data[0] & 1, data[0] >> 1, data[1], int.from_bytes(data[2:4], "big")
+    ends = (data[4 : 4 + size], data[4 + size :])
+    first = 5 + int.from_bytes(ends[0][3:5], "big")  # the ClientHello
+    order = [(0, ends[0][:first]), (1, ends[1]), (0, ends[0][first:])]
+    keys = KeyLog().merged([b"\n".join(line.encode() for line in TLS_KEYS), data[:200]])
+    layer = TlsLayer(keys)
+    wire, plain = [0, 0], [0, 0]
+    parts = [(end, piece) for end, whole in order for piece in pieces(whole, cut) if piece]
+    lost = cut * 3 % max(1, len(parts)) if options & 1 else -1
+    for number, (end, piece) in enumerate(parts):
+        events = TcpEvents(2)
+        is_lost = number == lost and (end == side or options & 2)
+        events.add(end, GAP if is_lost else PAYLOAD, number, len(piece), 0, 0)
+        wire[end] += len(piece)
+        count_events(layer.open(StreamBatch(events, b"" if is_lost else piece)), plain)
+    count_events(layer.finish(len(parts)), plain)
+    for end in (0, 1):
+        others = layer.overhead_bytes[end] + layer.undecoded_bytes[end] + layer.missing_bytes[end]
+        assert wire[end] == plain[end] + others, "bytes are not conserved"
+    assert "\n" not in layer.failure + "".join(layer.notes)
+
+
+def count_events(batch: StreamBatch, totals: list[int]) -> None:
+    """Add the bytes of each side, opened and missing."""
+    for n in range(batch.count):
+        totals[batch.side[n]] += int(batch.size[n])
+
+
 TARGETS: dict[str, Target] = {
     **{protocol.replace(":version=", "").partition(":")[0]: decoder(protocol)
        for protocol in PROTOCOLS},
@@ -195,4 +236,5 @@ TARGETS: dict[str, Target] = {
     "websocket": websocket,
     "captures": captures,
     "guess": guessing,
+    "tls": tls,
 }  # fmt: skip

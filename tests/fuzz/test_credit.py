@@ -17,7 +17,8 @@ from polymux.core.observer import Observer
 from polymux.protocols.registry import create
 
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
-PROTOCOLS = ["nerdbank:version=2", "nerdbank:version=3", "omnistreams:carrier=length", "minmux"]
+PROTOCOLS = ["nerdbank:version=2", "nerdbank:version=3", "omnistreams:carrier=length", "minmux",
+             "yamux"]  # fmt: skip
 DEMANDED = 10_000_000  # inputs of all protocols together
 INPUTS = int(min(1.0, SOAK / 10) * DEMANDED / len(PROTOCOLS)) if SOAK else 6_000
 AT_ONCE = 200  # frames a conversation is fed with
@@ -67,8 +68,23 @@ def minmux() -> list[bytes]:
     return frames
 
 
+def yamux() -> list[bytes]:
+    """Window updates with every number of 32 bits, on streams of either side."""
+    frames: list[bytes] = []
+    for number in range(1, 6):
+        for edge in (edge for edge in EDGES if edge < 1 << 32):
+            for flags in (0, words.SYN, words.ACK):
+                frames.append(words.yamux(words.YAMUX_UPDATE, flags, number, edge))
+        frames += [
+            words.yamux(words.YAMUX_DATA, 0, number, 0, bytes(size)) for size in (1, 999)
+        ] * 9
+        frames.append(words.yamux(words.YAMUX_UPDATE, words.RST, number))
+    return frames
+
+
 POOLS = {"nerdbank:version=2": nerdbank(2), "nerdbank:version=3": nerdbank(3),
-         "omnistreams:carrier=length": omnistreams(), "minmux": minmux()}  # fmt: skip
+         "omnistreams:carrier=length": omnistreams(), "minmux": minmux(),
+         "yamux": yamux()}  # fmt: skip
 
 
 def watched(protocol: str, frames: list[bytes], chance: Random) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
 SECONDS = min(1200.0, 1 + 4 * SOAK)  # each target: in ten minutes' form a million inputs in all
 GUIDED = min(120.0, 2 + 12 * SOAK)
-DECODERS = set(TARGETS) - {"observer", "websocket", "captures", "guess"}
+DECODERS = set(TARGETS) - {"observer", "websocket", "captures", "guess", "tls"}
 LONGEST = 1.0  # seconds an input may take, on an idle machine
 
 
@@ -70,8 +70,8 @@ def test_what_once_did_harm_does_none() -> None:
 
 
 def test_there_is_a_target_for_every_wire() -> None:
-    assert len(PROTOCOLS) == 7
-    assert set(TARGETS) >= {"observer", "websocket", "captures", "guess"}
-    assert len(TARGETS) == 11
+    assert len(PROTOCOLS) == 8
+    assert set(TARGETS) >= {"observer", "websocket", "captures", "guess", "tls"}
+    assert len(TARGETS) == 13
     for target in TARGETS:
         assert len(seeds_of(target)) >= 5, f"{target} has no seeds"

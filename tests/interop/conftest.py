@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.node_peer import require
+from tests.interop.node_peer import missing_go, require, require_none
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,3 +39,9 @@ def runner() -> Iterator[asyncio.Runner]:
 def node_peers() -> None:
     """The Node peers can run, their packages are installed."""
     require()
+
+
+@pytest.fixture(scope="session")
+def go_peers() -> None:
+    """The Go peer can be built here."""
+    require_none(missing_go())

@@ -1,4 +1,4 @@
-"""Drive the Node peers of `peers/` from asyncio tests.
+"""Drive the Node and Go peers of `peers/` from asyncio tests.
 
     async with Peer.listen("nerdbank", "--version", "3") as peer:
         ...connect to peer.port...
@@ -28,8 +28,41 @@ PEERS = Path(__file__).parent / "peers"
 EXIT_CRASH = 70
 LINE_LIMIT = 16 * 1024 * 1024  # a reply that lists a thousand streams is one long line
 PERIOD = 65536
+GO_YAMUX = "go-yamux"
 
 Message = dict[str, Any]  # a JSON object: what is in it depends on the command
+
+
+def command_of(script: str) -> list[str]:
+    """The command that starts a peer: a program in Go, or a script of Node."""
+    if script == GO_YAMUX:
+        return [str(go_program())]
+    return ["node", str(PEERS / f"{script}.mjs")]
+
+
+def go_program() -> Path:
+    """The Go peer, built once from Debian's packages, without any network."""
+    folder = PEERS / GO_YAMUX
+    program = folder / "peer"
+    source = folder / "main.go"
+    with source.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+            environment = {**os.environ, "GO111MODULE": "off", "GOPATH": "/usr/share/gocode"}
+            environment.setdefault("GOCACHE", str(folder / "cache"))
+            subprocess.run(
+                ["go", "build", "-o", program.name, "."], cwd=folder, env=environment, check=True
+            )
+    return program
+
+
+def missing_go() -> str | None:
+    """Why the Go peer cannot run here, or None."""
+    if shutil.which("go") is None:
+        return "Go is not installed"
+    if not Path("/usr/share/gocode/src/github.com/hashicorp/yamux").is_dir():
+        return "Debian's golang-github-hashicorp-yamux-dev is not installed"
+    return None
 
 
 class PeerFailed(Exception):
@@ -94,9 +127,13 @@ def require() -> None:
     """Let the test run only if the peers can: else skip it with the reason, or fail it where
     POLYMUX_NO_SKIP=1 says that nothing may be left out.
     """
+    require_none(missing())
+
+
+def require_none(reason: str | None) -> None:
+    """Skip or fail the test for this reason, unless it is None."""
     import pytest  # here, because a benchmark drives the peers without it
 
-    reason = missing()
     if reason is not None:
         if os.environ.get("POLYMUX_NO_SKIP") == "1":
             pytest.fail(reason, pytrace=False)
@@ -123,8 +160,7 @@ class Peer:
     async def start(cls, script: str, *arguments: str) -> Peer:
         """Start `script` with these arguments. The caller must `stop` it."""
         process = await asyncio.create_subprocess_exec(
-            "node",
-            str(PEERS / f"{script}.mjs"),
+            *command_of(script),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

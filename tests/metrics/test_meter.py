@@ -25,6 +25,7 @@ class Session:
         self.failure: Exception | None = None
         self.open_streams = 0
         self.read_pauses = 0
+        self.peer_identity: object | None = None
 
 
 def value(meter: Meter, name: str, *labels: str) -> int:

@@ -30,7 +30,7 @@ PROTOCOLS = ["mplex", "mplex:ids=counting", "nerdbank:version=1", "nerdbank:vers
              "nerdbank:version=3", "omnistreams:carrier=length",
              "omnistreams:carrier=length,numbering=legacy", "streamux",
              "streamux:length_bits=10,id_bits=4", "minmux",
-             "minmux:profile=tests/attacks/profile.toml"]  # fmt: skip
+             "minmux:profile=tests/attacks/profile.toml", "yamux"]  # fmt: skip
 BATCHES = 8
 CASES = 12  # of each batch
 TIGHT = Limits(
@@ -155,6 +155,10 @@ def pool(protocol: str) -> list[bytes]:
                 for flags in range(4)
             ]
         return frames
+    if name == "yamux":
+        return [words.yamux(kind, flags, n, length) for kind in range(4) for flags in range(16)
+                for n in (0, 1, 2, 5) for length in (0, 1, 3, 2**31, 2**32 - 1)
+                if kind or length < 4]  # fmt: skip
     if name == "nerdbank":
         wire = words.Nerdbank(1)
         return [wire.frame(code, n, b"x" * size) for code in range(10) for n in (0, 1, 2, 3, 2**31)

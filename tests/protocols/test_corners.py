@@ -25,7 +25,11 @@ from polymux.protocols.registry import BadProtocolString, create, parse_protocol
 # Protocol strings
 
 WRONG = [
-    ("smtp", "no protocol 'smtp': choose one of mplex, nerdbank, omnistreams, streamux, minmux"),
+    ("smtp", "choose one of mplex, nerdbank, omnistreams, streamux, minmux, yamux"),
+    ("yamux:dialect=go", "dialect is hashicorp or libp2p, not 'go'"),
+    ("yamux:window=262143", "window is at least 262144, not 262143"),
+    ("yamux:window=4294967296", "window is at most 4294967295, not 4294967296"),
+    ("yamux:max_frame=0", "max_frame"),
     ("mplex:ids=odd", "ids is parity or counting, not 'odd'"),
     ("mplex:max_frame=0", "max_frame"),
     ("mplex:window=5", "'window=5' is no option of mplex; it has ids, max_frame, preamble"),
@@ -76,7 +80,7 @@ def test_options_reach_their_protocol() -> None:
     assert (one.seeded_windows, limits.receive_window) == ((1,), 1)
     assert str(parse_protocol("nerdbank: version=1 , window=7")) == "nerdbank:version=1,window=7"
     assert str(parse_protocol("mplex")) == "mplex"
-    assert protocol_names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+    assert protocol_names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux"]
 
 
 @pytest.mark.parametrize(("frame", "taken"), [(0, 65536), (1, 1), (70_000, 70_000)])

@@ -24,7 +24,7 @@ def bits(protocol: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams", "streamux"])
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams", "streamux", "yamux"])
 def test_each_bit_stands_for_the_rule_it_is_named_after(protocol: str) -> None:
     rules = create(protocol).rules
     for name, bit in bits(protocol).items():

@@ -79,13 +79,15 @@ async def test_an_idle_proxy_publishes_what_it_has_and_no_empty_files(tmp_path: 
 
 
 # Where in publishing the recorder is killed: before the file is cut to size, before its sync,
-# before the rename, before the directory is opened and synced; and before a file gets its head.
+# before it gets its name, before the directory is synced, before the other name goes; and before a
+# file gets its head.
 PLACES = [
     "ftruncate:signal=KILL:when=1",
     "ftruncate:signal=KILL:when=2",
     "fsync:signal=KILL:when=1",
-    "rename:signal=KILL:when=1",
-    "rename:signal=KILL:when=2",
+    "link,linkat:signal=KILL:when=1",
+    "link,linkat:signal=KILL:when=2",
+    "unlink,unlinkat:signal=KILL:when=1",
     "fsync:signal=KILL:when=2",
     "flock:signal=KILL:when=2",
     "pwritev,pwritev2:signal=KILL:when=40",

@@ -10,8 +10,7 @@ import pytest
 
 import polymux
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.session.analyzer import analyze_session
-from polymux.analysis.session.summary import SessionSummary
+from polymux.analysis.session.analyzer import SessionSummary, analyze_session
 from polymux.capture import PcapngWriter, read_sessions
 from polymux.record import Recorder, RecordingProxy
 

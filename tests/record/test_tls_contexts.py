@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from tests.record.captured_bytes import talks
 from tests.record.certificate_authority import Authority
 from tests.record.logging_peers import Room
 from tests.record.record_process import Child, polymux
 
+from polymux import Session, SessionClosed, connect, serve
 from polymux.capture import PcapngWriter
 from polymux.record import BadCertificate, RecordingProxy
 from polymux.record.tls_contexts import client_context, server_context
@@ -120,6 +124,54 @@ async def test_an_upstream_that_cannot_be_verified_gets_nothing(
     await room.close()
     assert talks(out) == []
     assert b"secret" not in out.read_bytes()
+
+
+def revocation_list(authority: Authority, path: Path, *revoked: str) -> str:
+    """Write a current list of the authority with these certificates, given as files."""
+    key = serialization.load_pem_private_key(authority.authority.private_key_pem.bytes(), None)
+    own = x509.load_pem_x509_certificate(Path(authority.ca).read_bytes())
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(own.subject)
+        .last_update(now - datetime.timedelta(days=1))
+        .next_update(now + datetime.timedelta(days=1))
+    )
+    for file in revoked:
+        number = x509.load_pem_x509_certificate(Path(file).read_bytes()).serial_number
+        entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+        builder = builder.add_revoked_certificate(entry.build())
+    signed = builder.sign(cast(Any, key), hashes.SHA256())  # any kind of private key signs
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    return str(path)
+
+
+async def test_revoked_clients_are_refused_and_others_are_not(
+    tmp_path: Path, authority: Authority
+) -> None:
+    good, bad = authority.issue("good.example"), authority.issue("bad.example")
+    crl = revocation_list(authority, tmp_path / "crl.pem", bad[0])
+    own = server_context(authority.cert, authority.key, authority.ca, crl)
+
+    async def handle(session: Session) -> None:
+        await session.wait_closed()
+
+    async with serve(handle, "tls://localhost:0", protocol="nerdbank", tls=own) as server:
+        for cert, key in (good, bad):
+            tls = client_context(authority.ca, cert=cert, key=key)
+            session = await connect(server.url, protocol="nerdbank", tls=tls)
+            waiting = asyncio.create_task(session.accept())
+            done, _ = await asyncio.wait([waiting], timeout=0.3 if cert == good[0] else 5)
+            assert bool(done) == (cert == bad[0])
+            session.abort()
+            with pytest.raises(SessionClosed):
+                await waiting
+            await session.wait_closed()
+
+
+def test_a_file_without_a_revocation_list_is_named(authority: Authority) -> None:
+    with pytest.raises(BadCertificate, match="no revocation list can be read from it: it has none"):
+        server_context(authority.cert, authority.key, authority.ca, authority.ca)
 
 
 async def ask_without_certificate(port: int, authority: Authority) -> None:

@@ -202,7 +202,7 @@ def _crowd_session(id: str, frames: int, streams: int, lasted: int) -> dict[str,
         "session_id": id, "capture": ["crowd.pcapng"], "protocol": "mplex", "vantage": "middle",
         "dialer": "10.0.0.1:1", "acceptor": "10.0.0.2:2", "started_at": START,
         "ended_at": START + lasted, "frames": frames, "streams": streams, "violations": 0,
-        "ending": "clean",
+        "ending": "clean", "sensor": "default",
     }  # fmt: skip
     for side in ("dialer", "acceptor"):
         sent = frames * 1004 if side == "dialer" else 0

@@ -44,6 +44,7 @@ class Stage:
         row: Values = dict.fromkeys(TABLES["captures"].column_names(), 0)
         row |= {
             "file": file,
+            "sensor": "default",
             "format": "pcapng",
             "status": status,
             "error": None,
@@ -149,6 +150,7 @@ class Play:
             "dialer": "10.0.0.7:50112", "acceptor": "10.0.0.9:9000", "started_at": self.started,
             "ended_at": self.started + lasted, "frames": len(self.frames),
             "streams": len(self.streams), "violations": len(self.found), "ending": "clean",
+            "sensor": "default",
         }  # fmt: skip
         for side in ("dialer", "acceptor"):
             row |= {

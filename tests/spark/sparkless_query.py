@@ -9,8 +9,9 @@ from pathlib import Path
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_tables
+from polymux.spark.batch.output_lock import LOCK_NAME
 from polymux.spark.datasource.stream_reader import AllTablesReader
-from polymux.spark.streaming.micro_batches import FolderFollower
+from polymux.spark.streaming.micro_batches import AvailableFiles, FolderFollower
 from polymux.spark.streaming.offset import FolderOffset
 from polymux.spark.streaming.open_sessions import SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
@@ -32,6 +33,7 @@ class Run:
         self.kill()
 
     def kill(self) -> None:
+        (self.out / LOCK_NAME).unlink(missing_ok=True)  # its process would be dead
         self.tables = StreamingTables(str(self.out), {"content": "true"})
         self.tables.checkpoint.mkdir(exist_ok=True)
         self.follower = FolderFollower(
@@ -49,6 +51,16 @@ class Run:
         self.now += int(seconds * 1000)
         start = FolderOffset.from_dict(json.loads(self.offsets[-1]))
         end = self.follower.next_offset(start, most)
+        if end == start:
+            return False
+        self.offsets.append(json.dumps(end.to_dict()))
+        self.run_last()
+        return True
+
+    def step_available(self, available: AvailableFiles, most: int) -> bool:
+        """A batch of a run that ends when these files are read; False if it has ended."""
+        start = FolderOffset.from_dict(json.loads(self.offsets[-1]))
+        end = self.follower.next_offset(start, most, available)
         if end == start:
             return False
         self.offsets.append(json.dumps(end.to_dict()))

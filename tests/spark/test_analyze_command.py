@@ -18,6 +18,7 @@ from polymux.analysis.output.parquet import write_empty_tables
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FileSummary, PcapngWriter, TcpConnectionWriter
 from polymux.cli.commands.analyze import analyze, print_summary, stage_progress
+from polymux.cli.commands.report import report
 from polymux.core.errors import PolymuxError
 from polymux.report import write_report
 from polymux.spark.batch import pipeline
@@ -135,6 +136,17 @@ def test_the_command_uses_the_running_session_and_leaves_it_running(
     assert spark.range(3).count() == 3
 
 
+def test_the_report_is_that_of_the_captures_without_spark_which_the_command_mentions(
+    spark: "SparkSession", capture: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(analyze, [capture, "--out", str(tmp_path / "t")])
+    assert done.exit_code == 0, done.output
+    assert f"are quick without Spark: polymux report {capture}\n" in done.stderr
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(report, [capture, "-o", str(page)]).exit_code == 0
+    assert page.read_bytes() == (tmp_path / "t" / "report.html").read_bytes()
+
+
 def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
@@ -206,8 +218,11 @@ def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
     time.sleep(wait)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java gets it too
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "polymux: interrupted\n")
-    published = {path.name for path in (tmp_path / "t").glob("*") if path.is_dir()}
+    hint = f"KiB are quick without Spark: polymux report {capture}\n"  # printed before Spark starts
+    _, told, rest = err.rpartition(hint)
+    assert (process.returncode, rest) == (130, "polymux: interrupted\n")
+    assert err.count("\n") == (2 if told else 1)
+    published = {path.name for path in (tmp_path / "t").glob("[!_]*") if path.is_dir()}
     # After 2.5 s a quick machine may have published every table; never some of them.
     whole = [set(TABLES) - {"content"}] if wait > 1 else []
     assert published in [set(), *whole]

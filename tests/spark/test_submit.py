@@ -16,9 +16,12 @@ from polymux.spark.runtime.spark_home import importable_environ, spark_home
 
 pytestmark = pytest.mark.timeout(300)  # a Java of its own, on a machine that may be busy
 
+REFUSED = "spark-submit has chosen the master local[2], not local[7]: leave --master to it"
 PROGRAM = """
-import json, sys
+import json, os, sys
 from pyspark.sql import SparkSession
+from polymux.cli import cli
+from polymux.core.errors import PolymuxError
 from polymux.spark import analyze, spark_session
 
 spark = SparkSession.builder.getOrCreate()
@@ -30,8 +33,23 @@ told["rows"] = spark.read.parquet(sys.argv[2] + "/sessions").count()
 rows = spark.read.format("polymux").option("columns", "session_id").load(sys.argv[1])
 told["found by itself"] = rows.distinct().count()
 told["master"] = spark.sparkContext.master
-print("TOLD " + json.dumps(told))
 spark.stop()
+
+# A session that polymux makes has the settings of the launcher, as has the command.
+with spark_session(conf={"spark.polymux.own": "1"}) as made:
+    conf = made.sparkContext.getConf()
+    names = ("spark.master", "spark.polymux.set", "spark.polymux.own")
+    told["made"] = [conf.get(name) for name in names]
+    told["again"] = analyze(made, [sys.argv[1]], sys.argv[2] + "-again").total.sessions
+try:
+    with spark_session("local[7]"):
+        pass
+except PolymuxError as refused:
+    told["refused"] = str(refused)
+out = sys.argv[2] + "-command"
+code = cli(["analyze", sys.argv[1], "--out", out, "--no-report"], standalone_mode=False)
+told["command"] = [code, os.path.exists(out + "/manifest.json")]
+print("TOLD " + json.dumps(told))
 """
 
 
@@ -44,7 +62,8 @@ def test_a_program_under_spark_submit_keeps_its_session(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             spark_home() / "bin" / "spark-submit", "--master", "local[2]",
-            "--conf", "spark.ui.enabled=false", "--driver-java-options", quick,
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.polymux.set=yes",
+            "--driver-java-options", quick,
             program, str(capture), str(tmp_path / "t"),
         ],
         cwd=tmp_path,
@@ -64,6 +83,11 @@ def test_a_program_under_spark_submit_keeps_its_session(tmp_path: Path) -> None:
     line = next(line for line in done.stdout.splitlines() if line.startswith("TOLD "))
     assert json.loads(line[5:]) == {
         "sessions": 6, "conserved": True, "same": True, "rows": 6, "found by itself": 6,
-        "master": "local[2]",
+        "master": "local[2]", "made": ["local[2]", "yes", "1"], "again": 6,
+        "refused": REFUSED,
+        "command": [0, True],
     }  # fmt: skip
+    # A worker of PySpark may find its pipe closed when the session stops; nothing else fails.
+    tracebacks = done.stderr.split("Traceback (most recent call last):\n")[1:]
+    assert all("pyspark/daemon.py" in text.splitlines()[0] for text in tracebacks), done.stderr
     assert digest_tables(tmp_path / "t") == digest_tables(tmp_path / "plain")

@@ -53,7 +53,8 @@ class Actor:
         return bytes(self.chance.choice(SIZES))
 
     async def open(self) -> None:
-        self.streams.append(await self.session.open("x"))
+        name = "" if isinstance(self.session, polymux.YamuxSession) else "x"
+        self.streams.append(await self.session.open(name))
 
     async def accept(self) -> None:
         self.streams.append(await self.session.accept())

@@ -42,7 +42,9 @@ class World:
             self.streams[0] = near.protocol.reserve_stream(0, 1)
             self.streams[1] = self.ends[1].protocol.reserve_stream(1, 1)
             return
-        stream = self.streams[0] = near.open(b"" if self.protocol == "streamux" else b"x")
+        stream = self.streams[0] = near.open(
+            b"" if self.protocol in ("streamux", "yamux") else b"x"
+        )
         if self.protocol == "streamux":
             near.send(stream, b"ask")
             near.end(stream)

@@ -10,7 +10,7 @@ from tests.aio.virtual_clock import ClockLoop
 from tests.stateful.hostile_scheduler import Stage
 
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
-             "omnistreams:carrier=length", "streamux", "minmux"]  # fmt: skip
+             "omnistreams:carrier=length", "streamux", "minmux", "yamux"]  # fmt: skip
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
 DEMANDED = 100_000
 FULL = min(1.0, SOAK / 10)  # how much of that ten minutes or less are to show

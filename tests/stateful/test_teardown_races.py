@@ -6,7 +6,7 @@ import pytest
 from tests.stateful.teardown_orders import Script, orders
 
 DEPTH = 8
-DUPLEX = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
+DUPLEX = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3", "yamux"]
 OMNI = "omnistreams:carrier=length"
 
 CASES: list[tuple[str, Script, Script, bool]] = []

@@ -31,6 +31,7 @@ PROTOCOLS = [
     ("streamux", ""),
     ("streamux:length_bits=10,id_bits=4", "streamux:length_bits=7,id_bits=7"),
     ("minmux", ""),
+    ("yamux", "yamux:dialect=libp2p,window=300000"),
 ]
 
 

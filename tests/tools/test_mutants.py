@@ -42,7 +42,7 @@ def test_all_codecs_and_rules_are_in_reach() -> None:
     names = {str(path.relative_to(SOURCE)) for path in files()}
     assert {"protocols/mplex/protocol.py", "core/varint.py", "core/msgpack.py",
             "protocols/nerdbank/protocol.py", "protocols/streamux/protocol.py",
-            "protocols/minmux/protocol.py",
+            "protocols/minmux/protocol.py", "protocols/yamux/protocol.py",
             "protocols/omnistreams/protocol.py"} <= names  # fmt: skip
     kinds = Counter(mutant.description for path in files() for mutant in mutants_of(path))
     assert sum(kinds.values()) > 2000

@@ -6,13 +6,15 @@ imports `protocols`, `core` and `malloc`.
 """
 
 from polymux.aio.connect import Connecting, Unreachable, connect
-from polymux.aio.entry_points import minmux, mplex, nerdbank, omnistreams, streamux
+from polymux.aio.entry_points import minmux, mplex, nerdbank, omnistreams, streamux, yamux
 from polymux.aio.errors import SessionLimit
+from polymux.aio.peer_identity import PeerIdentity
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.server import Server, serve
 from polymux.aio.session.session import Session
 from polymux.aio.streams.asyncio_adapter import as_asyncio_streams
@@ -35,6 +37,7 @@ __all__ = [
     "MinmuxSession",
     "NerdbankSession",
     "OmnistreamsSession",
+    "PeerIdentity",
     "Pending",
     "Server",
     "Session",
@@ -42,6 +45,7 @@ __all__ = [
     "Stream",
     "StreamuxSession",
     "Unreachable",
+    "YamuxSession",
     "as_asyncio_streams",
     "connect",
     "minmux",
@@ -51,4 +55,5 @@ __all__ = [
     "pipe",
     "serve",
     "streamux",
+    "yamux",
 ]

@@ -8,12 +8,19 @@ from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
 from polymux.aio.arguments import check_seconds, check_session_options
-from polymux.aio.errors import NotListening, Unreachable, copy_of, describe_os_error
+from polymux.aio.errors import (
+    NotListening,
+    Unreachable,
+    certificate_remedy,
+    copy_of,
+    describe_os_error,
+)
 from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
+    YAMUX,
     session_factory,
     set_peer_name,
 )
@@ -23,6 +30,7 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.aio.session.peer_diagnosis import missing_handshake_hint
 from polymux.aio.session.session import Session
@@ -74,6 +82,10 @@ def connect(
 def connect(
     url: str, *, protocol: MINMUX, **options: Unpack[ConnectOptions]
 ) -> Pending[MinmuxSession]: ...
+@overload
+def connect(
+    url: str, *, protocol: YAMUX, **options: Unpack[ConnectOptions]
+) -> Pending[YamuxSession]: ...
 @overload
 def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Pending[Session]: ...
 def connect(
@@ -221,8 +233,7 @@ async def open_transport(
             session = await connect_websocket(address, make, tls, server_hostname, timeout)
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
-            f"{address}: {describe_os_error(problem)}; "
-            "give a context that trusts its issuer with tls=..."
+            f"{address}: {describe_os_error(problem)}{certificate_remedy(problem)}"
         ) from None
     except ConnectionRefusedError:
         raise NotListening(f"{address}: nothing listens there") from None

@@ -15,6 +15,7 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.server import ServeOptions, Server, serve
 from polymux.aio.session.session import Session
 from polymux.aio.transports.memory import PipeOptions, pipe
@@ -323,8 +324,73 @@ class MinmuxEntry(ProtocolEntry[MinmuxSession]):
         return await self._pipe(text, arguments)
 
 
+class YamuxEntry(ProtocolEntry[YamuxSession]):
+    """`connect`, `serve` and `pipe` for yamux, with its options as keywords.
+
+    `dialect`: `hashicorp` (the default) or `libp2p`. `window`: receive window of a stream in bytes,
+    at least 262144. `max_frame`: largest content of a frame that is accepted, in bytes. `preamble`:
+    `multistream` (libp2p's multistream-select) or bytes in hex that both sides exchange before the
+    first frame.
+    """
+
+    @with_explicit_keywords(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        dialect: Literal["hashicorp", "libp2p"] | None = None,
+        window: int | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[YamuxSession]:
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(
+            options, dialect=dialect, window=window, max_frame=max_frame, preamble=preamble
+        )
+        return self._connect(url, text, arguments)
+
+    @with_explicit_keywords(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[YamuxSession], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        dialect: Literal["hashicorp", "libp2p"] | None = None,
+        window: int | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
+        text = self._text(
+            options, dialect=dialect, window=window, max_frame=max_frame, preamble=preamble
+        )
+        return self._serve(handler, url, text, arguments)
+
+    @with_explicit_keywords(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        dialect: Literal["hashicorp", "libp2p"] | None = None,
+        window: int | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[YamuxSession, YamuxSession]:
+        """Connect two sessions in this process; see `polymux.pipe`."""
+        text = self._text(
+            options, dialect=dialect, window=window, max_frame=max_frame, preamble=preamble
+        )
+        return await self._pipe(text, arguments)
+
+
 mplex = MplexEntry("mplex", Session)
 nerdbank = NerdbankEntry("nerdbank", NerdbankSession)
 omnistreams = OmnistreamsEntry("omnistreams", OmnistreamsSession)
 streamux = StreamuxEntry("streamux", StreamuxSession)
 minmux = MinmuxEntry("minmux", MinmuxSession)
+yamux = YamuxEntry("yamux", YamuxSession)

@@ -9,10 +9,11 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.session.busy_poll import poll_budget_ns
 from polymux.aio.session.preamble import Preamble
 from polymux.aio.session.session import Session
-from polymux.aio.session.socket_options import transport_info
+from polymux.aio.session.socket_options import peer_name
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import Unsupported
 from polymux.core.limits import Limits, Timeouts
@@ -23,6 +24,7 @@ NERDBANK = Literal["nerdbank", "nerdbank:version=1", "nerdbank:version=2", "nerd
 OMNISTREAMS = Literal["omnistreams", "omnistreams:numbering=spec", "omnistreams:numbering=legacy"]
 STREAMUX = Literal["streamux"]
 MINMUX = Literal["minmux"]
+YAMUX = Literal["yamux", "yamux:dialect=hashicorp", "yamux:dialect=libp2p"]
 
 # Protocols with operations of their own have a session class of their own.
 SESSION_CLASSES: dict[str, type[Session]] = {
@@ -31,6 +33,7 @@ SESSION_CLASSES: dict[str, type[Session]] = {
     "omnistreams": OmnistreamsSession,
     "streamux": StreamuxSession,
     "minmux": MinmuxSession,
+    "yamux": YamuxSession,
 }
 
 
@@ -98,5 +101,4 @@ def limits_as_dict(limits: Limits) -> dict[str, int]:
 
 def set_peer_name(session: Session, fallback: str) -> None:
     """Set `session.peer` to HOST:PORT, or to `fallback` where the transport has no such address."""
-    address = transport_info(session.transport, "peername")
-    session.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else fallback
+    session.peer = peer_name(session.transport, fallback)

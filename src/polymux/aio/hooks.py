@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
@@ -33,9 +33,9 @@ RecorderFactory = Callable[[str, int], SessionRecorder]
 
 
 class SessionMeter(Protocol):
-    """Notified once when a session begins and once when it has ended.
+    """Notified once when a session begins and once when it has ended, and of refused peers.
 
-    `polymux.metrics.Meter` is one.
+    `polymux.metrics.Meter` is one, `polymux.record.AuditLog` another.
     """
 
     def begun(self, session: "Session") -> None:
@@ -43,3 +43,14 @@ class SessionMeter(Protocol):
 
     def ended(self, session: "Session") -> None:
         """Called when the connection is gone; `session.failure` says why, if it failed."""
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Called when a server refuses a peer, named by its address."""
+
+
+@runtime_checkable
+class LimitMeter(Protocol):
+    """A meter that also counts the limits of a server, which belong to no session."""
+
+    def limit_hit(self, protocol: str, limit: str) -> None:
+        """Called when a limit on the connections of a server was hit."""

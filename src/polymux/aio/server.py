@@ -1,44 +1,52 @@
 """`serve`: accept connections at a URL and run a handler for each session."""
 
 import asyncio
-import contextlib
 import logging
-import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from polymux.aio.arguments import check_handler, check_session_options
+from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.aio.errors import Unreachable, describe_os_error
 from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
+    YAMUX,
     session_factory,
     set_peer_name,
 )
-from polymux.aio.hooks import RecorderFactory, SessionMeter
+from polymux.aio.hooks import LimitMeter, RecorderFactory, SessionMeter
+from polymux.aio.listener import Listener, ProtocolFactory, open_listener
+from polymux.aio.peer_identity import AllowedPeers, warn_if_open_to_all
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
+from polymux.aio.session.server_budget import ServerBudget
 from polymux.aio.session.session import Session
 from polymux.aio.session.socket_options import configure_tcp_keepalive
+from polymux.aio.transports.origin_policy import OriginPolicy
 from polymux.aio.transports.stdio import open_stdio_session
 from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, UpgradeListener, protocol_for_scheme
 from polymux.aio.urls import Address, BadUrl, parse_url
 from polymux.core.errors import PeerViolation, PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR
+from polymux.protocols.registry import parse_protocol
 
 log = logging.getLogger("polymux.aio")
 
 S = TypeVar("S", bound=Session)
 SessionHandler = Callable[[Any], Awaitable[None]]
-MAX_PENDING_HANDSHAKES = 128  # further connections are aborted
+SECURE_SCHEMES = ("tls", "wss")
 # Between two warnings about peers that broke the protocol before their handler ran.
 WARNING_INTERVAL_SECONDS = 60.0
 HANDLER_GRACE_SECONDS = 1.0  # for handlers to return once their sessions are closed
@@ -55,15 +63,18 @@ class Server:
         port: The actual port; 0 where there is none.
     """
 
-    def __init__(self, address: Address, handler: SessionHandler) -> None:
+    def __init__(
+        self, address: Address, handler: SessionHandler, allowed: AllowedPeers | None = None
+    ) -> None:
         self.address = address
         self.handler = handler
+        self.allowed = allowed or AllowedPeers(None)
         self.sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.listener: asyncio.AbstractServer | None = None
+        self.listener: Listener | None = None
         self.upgrade_listener: UpgradeListener | None = None  # of a WebSocket server
         self._closing = False
-        self._warned_at = -WARNING_INTERVAL_SECONDS
+        self._warned_at = self._warned_of_refusal_at = -WARNING_INTERVAL_SECONDS
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
@@ -108,9 +119,6 @@ class Server:
                 session.abort("the server was closed")
             for task in self._tasks:
                 task.cancel()
-            if self.address.scheme == "unix":
-                with contextlib.suppress(OSError):
-                    os.unlink(self.address.path)
             if not self._closed.done():
                 self._closed.set_result(None)
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -125,14 +133,23 @@ class Server:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
 
+    def refuses(self, transport: asyncio.BaseTransport) -> bool:
+        """Return whether the peer of a connection is not among the allowed ones."""
+        return bool(self.allowed.refusal(transport))
+
     def start_session(self, session: Session) -> None:
         """Run the handler of a new session once its handshake is done."""
         if self._closing:
             session.abort("the server is closed")
             return
-        half_open = sum(1 for other in self.sessions if not other.ready.done())
-        if half_open >= MAX_PENDING_HANDSHAKES:
-            session.abort(f"{MAX_PENDING_HANDSHAKES} connections have not finished their handshake")
+        configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
+        set_peer_name(session, self.url)
+        refusal = self.allowed.refusal(session.transport)
+        if refusal:
+            self._log_refused(session, refusal)
+            if session.meter is not None:
+                session.meter.refused(session.peer, refusal)
+            session.abort(f"refused: {refusal}")
             return
         self.sessions.add(session)
         session.closed.add_done_callback(lambda _: self.sessions.discard(session))
@@ -144,6 +161,15 @@ class Server:
         self._tasks.discard(task)
         if self.address.scheme == "stdio" and not self._closed.done():
             self._closed.set_result(None)
+
+    def _log_refused(self, session: Session, refusal: str) -> None:
+        """Log a refused client, as a warning once in WARNING_INTERVAL_SECONDS."""
+        now = session.loop.time()
+        level = logging.INFO
+        if now - self._warned_of_refusal_at >= WARNING_INTERVAL_SECONDS:
+            self._warned_of_refusal_at = now
+            level = logging.WARNING
+        log.log(level, "%s refused: %s", session.peer, refusal)
 
     def _log_unhandled(self, session: Session, problem: PeerViolation) -> None:
         """Log that a peer broke the protocol before the handler ran, perhaps because it speaks
@@ -161,8 +187,6 @@ class Server:
 
     async def run_session(self, session: Session) -> None:
         """Run the handler of one session and close it. Exceptions are logged, not raised."""
-        configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
-        set_peer_name(session, self.url)
         handler_called = False
         try:
             await asyncio.shield(session.ready)
@@ -189,6 +213,25 @@ def only_polymux_errors(problem: Exception) -> bool:
     return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
 
 
+@dataclass(frozen=True)
+class ServerBounds:
+    """What all sessions of a server share; several servers can have the same."""
+
+    gate: ConnectionGate
+    budget: ServerBudget
+
+
+def server_bounds(limits: Limits, protocol: str, meter: SessionMeter | None) -> ServerBounds:
+    """Return the bounds of one server, from its limits."""
+
+    def on_limit(name: str) -> None:
+        if isinstance(meter, LimitMeter):
+            meter.limit_hit(parse_protocol(protocol).name, name)
+
+    gate = ConnectionGate(gate_limits(limits), on_limit)
+    return ServerBounds(gate, ServerBudget(limits.server_buffer_bytes))
+
+
 class ServeOptions(TypedDict, total=False):
     """The keywords of `serve` that do not depend on the protocol."""
 
@@ -198,6 +241,8 @@ class ServeOptions(TypedDict, total=False):
     busy_poll: float
     recorder: RecorderFactory | None
     meter: SessionMeter | None
+    origins: Sequence[str]
+    allow: Sequence[str] | None
 
 
 @overload
@@ -234,6 +279,14 @@ def serve(
 ) -> Pending[Server]: ...
 @overload
 def serve(
+    handler: Callable[[YamuxSession], Awaitable[None]],
+    url: str,
+    *,
+    protocol: YAMUX,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+@overload
+def serve(
     handler: Callable[[S], Awaitable[None]],
     url: str,
     *,
@@ -251,6 +304,8 @@ def serve(
     busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
+    origins: Sequence[str] = (),
+    allow: Sequence[str] | None = None,
 ) -> Pending[Server]:
     """Listen at `url` and run `handler(session)` for each session.
 
@@ -267,13 +322,22 @@ def serve(
             session. Port 0 takes a free port; `server.url` has the actual one.
         protocol: Protocol string: a name such as `mplex`, with options as in
             `nerdbank:version=2`.
-        limits: Limits on what each peer can make this side hold; `Limits()` by default.
+        limits: Limits on what each peer, and all peers together, can make this side hold;
+            `Limits()` by default.
         timeouts: Timeouts of each session in seconds; `Timeouts()` by default.
             `timeouts.handshake` also bounds the TLS and WebSocket handshakes.
         tls: TLS context with a certificate, required for `tls://` and `wss://`.
         busy_poll: Maximum busy-poll time in seconds after a send; 0 disables busy polling.
         recorder: Records the sessions, such as a `polymux.record.Recorder`.
-        meter: Counts sessions, such as a `polymux.metrics.Meter`.
+        meter: Counts sessions, such as a `polymux.metrics.Meter`, or writes them to a
+            `polymux.record.AuditLog`.
+        origins: Web pages that may connect over `ws://` and `wss://`, such as
+            `https://example.com`, besides those of the server's own host and port; `null` for pages
+            without an origin, `*` for all. Programs that are no browsers are not asked.
+        allow: Clients that may connect: names in their certificates (the common name or an
+            alternative name; `tls` must require client certificates), addresses, and networks such
+            as `192.0.2.0/24`. None: all, which is logged as a warning if the server is neither on a
+            loopback address nor requires client certificates.
 
     Returns:
         A `Pending` server. `async with polymux.serve(...) as server` closes it at the end of the
@@ -288,72 +352,109 @@ def serve(
     """
     check_handler(handler)
     check_session_options(protocol, limits, timeouts)
+    bounds = server_bounds(limits or Limits(), protocol, meter)
+    return serve_within(
+        bounds,
+        handler,
+        url,
+        protocol,
+        limits,
+        timeouts,
+        tls,
+        busy_poll,
+        recorder,
+        meter,
+        origins,
+        allow,
+    )
+
+
+def serve_within(
+    bounds: ServerBounds,
+    handler: SessionHandler,
+    url: str,
+    protocol: str,
+    limits: Limits | None,
+    timeouts: Timeouts | None,
+    tls: ssl.SSLContext | None,
+    busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
+    recorder: RecorderFactory | None = None,
+    meter: SessionMeter | None = None,
+    origins: Sequence[str] = (),
+    allow: Sequence[str] | None = None,
+) -> Pending[Server]:
+    """Like `serve`, with bounds that several servers can share."""
     address = parse_url(url)
     text = protocol_for_scheme(protocol, address.scheme)
     make = session_factory(text, ACCEPTOR, limits, timeouts, 0.0, busy_poll, recorder, meter)
+    policy = OriginPolicy(address, origins)
+    allowed = AllowedPeers(allow)
+    if allowed.needs_certificates and (tls is None or tls.verify_mode is not ssl.CERT_REQUIRED):
+        raise ValueError(
+            f"allow has names, {', '.join(sorted(allowed.names))}, which only certificates have: "
+            "give a TLS context that requires client certificates"
+        )
+    if tls is not None and address.scheme not in SECURE_SCHEMES:
+        raise BadUrl(f"{address}: tls=... has no effect without TLS: use tls:// or wss://")
 
     async def serve() -> Server:
-        server = Server(address, handler)
+        server = Server(address, handler, allowed)
         if address.scheme == "stdio":
             server.start_session(await open_stdio_session(make))
             return server
 
-        def make_served() -> Session:
+        def make_served(place: Place) -> Session:
             session = make()
-            session.on_connection_made = server.start_session  # after the TLS handshake
+            session.read_backpressure.share_budget(bounds.budget)
+            session.on_connection_made = partial(begin_session, server, place)  # after TLS
+            session.is_refused = server.refuses
             return session
 
-        factory: Callable[[], asyncio.Protocol] = make_served
+        factory: ProtocolFactory = make_served
+        handshake_timeout = (timeouts or Timeouts()).handshake
         if address.scheme in WEBSOCKET_SCHEMES:
             factory = server.upgrade_listener = UpgradeListener(
-                address.path, make_served, (timeouts or Timeouts()).handshake
+                address.path, make_served, handshake_timeout, policy, meter
             )
+        check_listening(address, tls)
         try:
-            await listen(server, factory, tls, (timeouts or Timeouts()).handshake)
+            server.listener = await open_listener(
+                address,
+                factory,
+                bounds.gate,
+                (limits or Limits()).listen_backlog,
+                tls if address.scheme in SECURE_SCHEMES else None,
+                handshake_timeout,
+            )
         except OSError as problem:
             raise Unreachable(
                 f"{address}: cannot listen there: {describe_os_error(problem)}"
             ) from None
+        server.address = server.listener.address
+        warn_if_open_to_all(server.address, tls, allowed)
         return server
 
     serve.__qualname__ = "serve"
     return Pending(serve())
 
 
-async def listen(
-    server: Server,
-    factory: Callable[[], asyncio.Protocol],
-    tls: ssl.SSLContext | None,
-    handshake_timeout: float,
-) -> None:
-    """Open the listening socket and start to accept. Sets the actual port in `server.address`."""
-    loop = asyncio.get_running_loop()
-    address = server.address
-    listener: asyncio.Server
-    if address.scheme == "unix":
-        listener = await loop.create_unix_server(factory, address.path, start_serving=False)
-    elif address.scheme in ("tcp", "tls", *WEBSOCKET_SCHEMES):
-        secure = address.scheme in ("tls", "wss")
-        if secure and tls is None:
-            raise BadUrl(
-                f"{address}: {address.scheme}:// needs a context with a certificate: tls=..."
-            )
-        context = tls if secure else None
-        listener = await loop.create_server(
-            factory,
-            address.host,
-            address.port,
-            ssl=context,
-            start_serving=False,
-            ssl_handshake_timeout=handshake_timeout if context else None,
-        )
-        port = listener.sockets[0].getsockname()[1]
-        server.address = Address(address.scheme, address.host, port, address.path)
-    else:
+def begin_session(server: Server, place: Place, session: Session) -> None:
+    """Tie a new session to the place of its connection, and start it."""
+    endpoint = session.endpoint
+    direction = endpoint.connection.direction(1 - endpoint.side)
+
+    def is_silent() -> bool:  # or unused, after its handshake
+        return direction.total_bytes == 0 and not (session.ready.done() and session.bytes_sent)
+
+    place.attach(session.abort, is_silent)
+    session.ready.add_done_callback(lambda _: place.established())
+    session.closed.add_done_callback(lambda _: place.release())
+    server.start_session(session)
+
+
+def check_listening(address: Address, tls: ssl.SSLContext | None) -> None:
+    """Raise BadUrl unless a server can listen at the address."""
+    if address.scheme not in ("unix", "tcp", *SECURE_SCHEMES, *WEBSOCKET_SCHEMES):
         raise BadUrl(f"{address}: {address.scheme}: cannot be listened on for this protocol")
-    server.listener = listener
-    try:
-        await listener.start_serving()
-    except BaseException:
-        listener.close()
-        raise
+    if address.scheme in SECURE_SCHEMES and tls is None:
+        raise BadUrl(f"{address}: {address.scheme}:// needs a context with a certificate: tls=...")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from polymux.analysis.detection.other_protocols import preamble_bytes
 from polymux.analysis.schema.tables import TABLES
-from polymux.capture import TcpSession
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.capture import SensorNaming, TcpSession
 from polymux.protocols.registry import BadProtocolString, create, parse_protocol
 
 AUTO = "auto"
@@ -23,6 +24,8 @@ class AnalysisOptions:
         ports: protocol string or `auto` by TCP port; takes precedence over `protocol`.
         tables: names of the tables to write.
         content_stream: key of the only stream whose content is collected (`d1`); "" for all.
+        keys: secrets of sessions inside TLS; None for none.
+        sensors: how the sensor of a capture is found.
 
     Raises:
         BadProtocolString: a protocol string cannot be used.
@@ -32,6 +35,8 @@ class AnalysisOptions:
     ports: Mapping[int, str] = field(default_factory=dict)
     tables: frozenset[str] = DEFAULT_TABLES
     content_stream: str = ""
+    keys: KeyLog | None = field(default=None, repr=False, compare=False)
+    sensors: SensorNaming = field(default_factory=SensorNaming)
 
     def __post_init__(self) -> None:
         for text in (self.protocol, *self.ports.values()):
@@ -41,6 +46,11 @@ class AnalysisOptions:
     def with_content(self) -> AnalysisOptions:
         """Return the same options with the `content` table added."""
         return replace(self, tables=self.tables | {"content"})
+
+    def with_secrets(self, blocks: Iterable[bytes]) -> AnalysisOptions:
+        """Return the same options with the secrets blocks of captures added to the keys."""
+        texts = list(blocks)
+        return replace(self, keys=(self.keys or KeyLog()).merged(texts)) if texts else self
 
     def protocol_for(self, session: TcpSession) -> str:
         """Return the protocol string given for this session, or `auto`.
@@ -61,6 +71,12 @@ def check_protocol_string(text: str) -> None:
         preamble_bytes(parse_protocol(text).options.get("preamble", ""))
     except ValueError as problem:
         raise BadProtocolString(f"{text!r}: {problem}") from None
+
+
+def protocol_string(name: str, options: dict[str, str]) -> str:
+    """`mplex`, `nerdbank:version=3`: the protocol string of a name and options."""
+    pairs = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{pairs}" if pairs else name
 
 
 def parse_ports(pairs: Iterable[str]) -> dict[int, str]:

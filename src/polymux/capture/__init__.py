@@ -12,7 +12,7 @@ from polymux.capture.io.discovery import find_captures
 from polymux.capture.io.file_pool import FilePool
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import FileSummary, merge_summaries
-from polymux.capture.packets.flow_filter import FlowFilter, endpoint_text, flow_endpoints
+from polymux.capture.packets.flows import FlowFilter, SensorNaming, endpoint_text, flow_endpoints
 from polymux.capture.packets.indexer import FileIndex, FileRange, FlowRefs, index_file, index_range
 from polymux.capture.pcapng.comments import hint_comment, read_hint
 from polymux.capture.pcapng.repair import Repair, recover, repair
@@ -35,6 +35,7 @@ __all__ = [
     "PcapngWriter",
     "Repair",
     "RotatingWriter",
+    "SensorNaming",
     "StreamBatch",
     "StreamPiece",
     "TcpConnectionWriter",

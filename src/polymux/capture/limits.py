@@ -19,6 +19,8 @@ class CaptureLimits:
     """Bytes of a pcapng block; libpcap and Wireshark reject larger ones too."""
     max_packet_bytes: int = 256 * 1024
     """Bytes of a packet; the default is the largest snap length in use. At most 1 MiB - 1."""
+    max_secrets_bytes: int = 64 * MIB
+    """Bytes of all TLS secrets in a file; further ones are ignored."""
     max_interfaces: int = 65536
     """Interfaces described in a section."""
     max_flows: int = 1_000_000

@@ -16,7 +16,7 @@ from typing import Final
 from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import WHOLE, FileSummary, merge_summaries
-from polymux.capture.packets.flow_filter import FlowFilter
+from polymux.capture.packets.flows import FlowFilter
 from polymux.capture.packets.indexer import (
     FileRange,
     FlowRefs,
@@ -35,11 +35,15 @@ from polymux.capture.packets.packet_refs import (
     SYN,
 )
 from polymux.capture.pcapng.comments import read_hint
-from polymux.capture.tcp.events import PAYLOAD, TcpEvents
-from polymux.capture.tcp.flow_order import ConnectionSplitter, DuplicateFilter, FlowOrder
-from polymux.capture.tcp.reassembly import Reassembler
-from polymux.capture.tcp.ref_storage import RefBlock, RefWindowCache
-from polymux.capture.tcp.session_prescan import SessionPrescan
+from polymux.capture.tcp.flow_order import (
+    ConnectionSplitter,
+    DuplicateFilter,
+    FlowOrder,
+    RefBlock,
+    RefWindowCache,
+    SessionPrescan,
+)
+from polymux.capture.tcp.reassembly import PAYLOAD, Reassembler, TcpEvents
 from polymux.capture.tcp.sessions import StreamBatch, TcpSession
 
 # Flows whose state is kept; beyond that, the one that was silent for longest is closed.
@@ -246,6 +250,7 @@ class LiveCapture:
         self._limits = limits or CaptureLimits()
         self._wanted = wanted or FlowFilter()
         self._scanner = scanner_for(FileRange(), self._limits)
+        self._secrets: list[bytes] = []
         self._flows: OrderedDict[bytes, _LiveFlow] = OrderedDict()
 
     def __iter__(self) -> Iterator[LiveSession | None]:
@@ -267,6 +272,8 @@ class LiveCapture:
             window = b"".join(unread)
             done = int(scanner.scan(window, base))
             packets += int(scanner.table.tcp_packets())
+            self._secrets += scanner.secrets
+            scanner.secrets = []
             yield from self._dispatch_window(window, base)
             base += done
             size = len(window) - done
@@ -290,6 +297,11 @@ class LiveCapture:
             if flow.session is not None and not flow.session.over:
                 flow.session.close()
                 yield flow.session
+
+    def take_secrets(self) -> list[bytes]:
+        """Remove and return the TLS key logs of secrets blocks since the last call."""
+        secrets, self._secrets = self._secrets, []
+        return secrets
 
     def _dispatch_window(self, window: bytes, base: int) -> Iterator[LiveSession]:
         """Hand the packets of one window to their sessions; yields the sessions that got any."""

@@ -10,8 +10,9 @@ from polymux.capture.io.file_pool import FilePool
 from polymux.capture.io.paths import AnyPaths
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import UNREADABLE, FileSummary
-from polymux.capture.packets.flow_filter import FlowFilter
-from polymux.capture.packets.indexer import FileIndex, FlowRefs, index_file
+from polymux.capture.packets.flows import FlowFilter, SensorNaming
+from polymux.capture.packets.indexer import FlowIndex, FlowRows, index_flows
+from polymux.capture.packets.packed_flows import FlowDirectory
 from polymux.capture.tcp.sessions import TcpSession, sessions_of
 from polymux.core.errors import CaptureError
 
@@ -31,33 +32,41 @@ class CaptureReader:
 
     Args:
         pool: The open files; `close` closes it.
-        indexes: An index for each file.
+        indexes: An index for each file, from `index_flows`.
         wanted: Its ports identify the acceptor of a session whose SYN was not captured.
     """
 
-    def __init__(self, pool: FilePool, indexes: Iterable[FileIndex], wanted: FlowFilter) -> None:
+    def __init__(self, pool: FilePool, indexes: Iterable[FlowIndex], wanted: FlowFilter) -> None:
         self._pool = pool
         self._wanted = wanted
         self.files: list[FileSummary] = []
-        self._flows: dict[bytes, list[FlowRefs]] = {}
+        self.secrets: list[bytes] = []
+        """TLS key logs from the secrets blocks of all files."""
+        self._rows: list[FlowRows] = []
+        self._directory = FlowDirectory()
         for index in indexes:
             self.files.append(index.summary)
-            for row in index.rows:
-                self._flows.setdefault(row.flow, []).append(row)
+            self.secrets += index.secrets
+            if index.rows is not None:
+                self._rows.append(index.rows)
+                self._directory.add_file(index.rows.packed)
+                for direction in index.rows.directions():
+                    self._directory.add(direction)
+        self._directory.arrange()
 
     def __iter__(self) -> Iterator[TcpSession]:
-        def first(flow: bytes) -> tuple[int, bytes]:
-            return min(row.first_at for row in self._flows[flow]), flow
+        positions = iter(range(self._directory.count))
+        while ahead := list(itertools.islice(positions, FLOWS_ORDERED_AT_ONCE)):
+            ordered = [self._sessions(position) for position in ahead]
+            ordered.reverse()
+            while ordered:  # a session is freed when the next one is asked for
+                yield from ordered.pop()
 
-        flows = iter(sorted(self._flows, key=first))
-        while ahead := list(itertools.islice(flows, FLOWS_ORDERED_AT_ONCE)):
-            ordered = [self._sessions(flow) for flow in ahead]
-            for sessions in ordered:
-                yield from sessions
-
-    def _sessions(self, flow: bytes) -> list[TcpSession]:
+    def _sessions(self, position: int) -> list[TcpSession]:
+        """The sessions of the flow at this position of the order."""
+        entries = self._directory.flow_entries(position)
         return sessions_of(
-            self._flows[flow],
+            [self._rows[file].row(direction) for file, direction in entries],
             self._pool.reader,
             limits=self._pool.limits,
             ports=self._wanted.ports,
@@ -81,6 +90,7 @@ def read_sessions(
     ports: Iterable[int] = (),
     filters: Iterable[str] = (),
     verify: bool = False,
+    sensors: SensorNaming | None = None,
 ) -> CaptureReader:
     """Index captures and return a reader for their sessions.
 
@@ -93,6 +103,8 @@ def read_sessions(
         filters: `address:port`, `address` or `:port`. With ports or filters, only the flows that
             match one of them are read.
         verify: Leave out packets with a wrong checksum; see `index_file`.
+        sensors: How the sensor of each file is found. Packets of different sensors never belong to
+            the same session.
 
     Returns:
         The reader, whose `files` report damaged and unreadable files.
@@ -100,15 +112,15 @@ def read_sessions(
     Raises:
         ValueError: A filter cannot be parsed.
     """
-    wanted = FlowFilter(ports, filters)
+    wanted = FlowFilter(ports, filters, sensors)
     pool = FilePool(limits)
     indexes = [_index(pool, path, wanted, verify) for path in find_captures(paths)]
     return CaptureReader(pool, indexes, wanted)
 
 
-def _index(pool: FilePool, path: str, wanted: FlowFilter, verify: bool) -> FileIndex:
+def _index(pool: FilePool, path: str, wanted: FlowFilter, verify: bool) -> FlowIndex:
     try:
         source = pool.source(path)
     except CaptureError as failure:
-        return FileIndex(FileSummary(path, None, UNREADABLE, error=str(failure)))
-    return index_file(path, limits=pool.limits, wanted=wanted, source=source, verify=verify)
+        return FlowIndex(FileSummary(path, None, UNREADABLE, error=str(failure)))
+    return index_flows(path, limits=pool.limits, wanted=wanted, source=source, verify=verify)

@@ -36,8 +36,9 @@ from polymux.core.errors import (
 
 # Each is a module of `cli.commands` with a click command of the same name.
 COMMANDS = (
-    "analyze", "check", "collect", "connect", "decode", "demo", "doctor", "follow", "frames",
-    "index", "ls", "record", "recover", "report", "rules", "serve",
+    "analyze", "annotate", "check", "collect", "connect", "decode", "demo", "diff", "dissector",
+    "doctor", "export", "follow", "frames", "index", "keys", "ls", "record", "recover", "report",
+    "rules", "serve", "sql",
 )  # fmt: skip
 
 ALIASES = {"analyse": "analyze"}

@@ -37,6 +37,7 @@ bytes of a frame that is still arriving).
 
 from typing import Final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from polymux.core.direction import Direction
@@ -70,6 +71,8 @@ from polymux.core.varint import AWAITING_HANDSHAKE, INCOMPLETE, INVALID, clamp_t
 MAX_CONTENT_HEADER_BYTES: Final[i64] = 40  # no protocol's content header is longer
 MAX_ZERO_FILL_BYTES: Final[i64] = 67108864  # missing content delivered as zeros, per connection
 ZERO_FILL_STEP_BYTES: Final[i64] = 65536  # zeros delivered at a time
+TRUSTED_AFTER_FRAMES: Final[i64] = 64  # a boundary that so many frames have followed is right
+NOT_A_FRAME: Final = "no frame begins where one was expected"
 UNBOXED_INT_LIMIT: Final = 0x1000000000000000  # amounts below it are compared without allocating
 
 
@@ -109,6 +112,9 @@ class Connection:
         self.closed_stream_frames: i64 = 0  # frames for streams that are over, or without effect
         # Missing bytes:
         self.credit_unknown: bool = False  # frames were not seen: credit is no longer tracked
+        self.searching: bool = False  # the next frame of a direction is searched for
+        self.adopted_streams: i64 = 0  # streams whose opening was not seen
+        self.losses: i64 = 0  # how often frames were not seen, and decoding continued after them
         self.zero_filled_bytes: i64 = 0  # missing content that was delivered as zeros
         self.unfilled_bytes: i64 = 0  # missing content that was only counted
 
@@ -270,6 +276,7 @@ class Connection:
         wants_content = sink.wants_content
         wants_frame_ends = sink.wants_frame_ends
         has_credit = p.has_credit
+        losses = self.losses
         max_size: i64 = p.max_frame_bytes if p.content_is_messages else NEVER
         i = batch.used
         senders = batch.sender
@@ -299,14 +306,17 @@ class Connection:
             if size > end - start - head.trailer_size or size > max_size:
                 return pos
             stream = streams.find(head.key)
-            if stream is None:
+            if stream is None or stream.losses != losses:
                 return pos
             half = stream.dialer if side == DIALER else stream.acceptor
             before = half.state
-            frame_index = causality.frames_sent(side)
+            frame_index = d.frames
             if not p.validate_and_apply_content(side, head, stream, timestamp):
                 return pos
-            causality.record_sent(side)
+            if side == DIALER:  # `Causality.record_sent` inlined
+                causality.sent0 += 1
+            else:
+                causality.sent1 += 1
             used_stream = p.frame_stream
             if used_stream is not stream and used_stream is not None:  # a new use of the id
                 stream = used_stream
@@ -375,6 +385,11 @@ class Connection:
         if start < 0:
             self.on_header_status(d, start, base_offset + pos, end - pos, timestamp)
             return start
+        if self.may_search(d) and (
+            head.format_violations & p.error_mask or p.header_evidence(side, head) < 0
+        ):
+            self.search_boundary(d, base_offset + pos, timestamp, NOT_A_FRAME)
+            return INVALID
         size = head.payload_size
         effect: i64 = p.effects[head.kind]
         complete = size <= end - start - head.trailer_size
@@ -454,7 +469,9 @@ class Connection:
         self, d: Direction, status: i64, offset: i64, held: i64, timestamp: i64
     ) -> None:
         """Stop decoding where the header at `offset` is invalid, or waits for too long."""
-        if status == INVALID:
+        if status == INVALID and self.may_search(d):
+            self.search_boundary(d, offset, timestamp, NOT_A_FRAME)
+        elif status == INVALID:
             reason = self.take_reason("the next frame cannot be found")
             self.stop_decoding(d, self.head.format_violations, offset, timestamp, reason)
         elif status == AWAITING_HANDSHAKE and held > self.protocol.limits.max_prehandshake_bytes:
@@ -564,7 +581,8 @@ class Connection:
         """`size` bytes of this direction were not captured.
 
         Inside a payload decoding continues after them, and missing content is delivered as zeros
-        (up to MAX_ZERO_FILL_BYTES per connection). Anywhere else decoding of the direction stops.
+        (up to MAX_ZERO_FILL_BYTES per connection). Anywhere else decoding of the direction stops
+        until the start of a frame is found (`boundary_search`).
         """
         d = self.direction(side)
         d.total_bytes += size
@@ -586,7 +604,7 @@ class Connection:
             return
         if not d.decoding_stopped:
             are = "is" if size == 1 else "are"
-            self.stop_decoding(d, 0, d.offset, timestamp, f"{byte_count_text(size)} {are} missing")
+            self.search_boundary(d, d.offset, timestamp, f"{byte_count_text(size)} {are} missing")
             d.stopped_by_gap = True
         d.missing_bytes += size
         d.offset += size
@@ -640,6 +658,93 @@ class Connection:
                 d.side, stream, violation_mask, details, frame_index, frame_offset, timestamp
             )
 
+    # Beginning in the middle
+
+    def begin_in_middle(self) -> None:
+        """Earlier frames of both directions were not seen: search for the first boundary."""
+        self.uncertain = True
+        for d in (self.dialer, self.acceptor):
+            d.frames_missing = True
+            self.search_boundary(d, d.offset, 0, "its beginning was not captured")
+
+    def may_search(self, d: Direction) -> bool:
+        """Whether a boundary that was found may be wrong, so that no side is to blame."""
+        return (
+            d.frames_missing
+            and d.frames < d.trusted_from
+            and self.protocol.can_begin_anywhere
+            and self.enforced_side < 0
+        )
+
+    def search_boundary(self, d: Direction, offset: i64, timestamp: i64, reason: str) -> None:
+        """Stop decoding a direction until the start of a frame is found in it, if one can be."""
+        self.stop_decoding(d, 0, offset, timestamp, reason)
+        self.protocol.causality.set_arriving(d.side, 0)
+        d.frame_started = False
+        p = self.protocol
+        if self.enforced_side < 0 and (p.can_begin_anywhere or p.awaits_handshake(d.side)):
+            d.searching = True
+            self.searching = True
+        if not p.can_begin_anywhere and p.beginning_needed:
+            d.stop_reason += f" ({p.beginning_needed})"
+
+    def skip_undecodable(self, side: i64, size: i64) -> None:
+        """Count bytes of a direction that is searched, before the boundary."""
+        d = self.direction(side)
+        d.total_bytes += size
+        d.undecoded_bytes += size
+        d.offset += size
+
+    def resume_decoding(self, side: i64) -> None:
+        """A frame of this direction begins at the next byte: decode it again.
+
+        Nothing is judged any more that depends on the frames that were not seen.
+        """
+        d = self.direction(side)
+        d.searching = False
+        d.decoding_stopped = False
+        d.stopped_by_gap = False
+        d.stop_reason = ""
+        d.frames_missing = True
+        d.trusted_from = d.frames + TRUSTED_AFTER_FRAMES
+        self.searching = self.dialer.searching or self.acceptor.searching
+        self.losses += 1  # each stream is updated at its next frame: there may be many
+        for held in (self.dialer, self.acceptor):
+            if len(held.pending) > 0 and not held.decoding_stopped:  # waits for the handshake
+                self.decode(held, b"", held.received_at)
+
+    def update_after_loss(
+        self, side: i64, head: FrameHeader, stream: StreamState, timestamp: i64
+    ) -> StreamState:
+        """Frames were not seen since the last frame of this stream: they may have changed it.
+
+        Returns the stream, or the next use of its id if it was over and this frame is content.
+        """
+        stream.losses = self.losses
+        stream.unseen = True
+        self.protocol.forget_unseen(stream)
+        if stream.over and self.protocol.effects[head.kind] == CONTENT:
+            again = self.adopt_stream(side, head, timestamp, stream.incarnation + 1)
+            if again is not None:
+                return again
+        return stream
+
+    def adopt_stream(
+        self, side: i64, head: FrameHeader, timestamp: i64, incarnation: i64
+    ) -> StreamState | None:
+        """The stream of a frame whose opening was not seen; None if it must have been seen."""
+        p = self.protocol
+        if head.opener > ACCEPTOR or not self.direction(head.opener).has_unseen_frames():
+            return None
+        stream = p.adopt_stream(side, head)
+        if stream is not None and stream.serial < 0:
+            stream.unseen = True
+            stream.incarnation = incarnation
+            p.streams.insert(stream)
+            self.adopted_streams += 1
+            self.register_stream(side, stream, timestamp)
+        return stream
+
     def take_reason(self, default: str) -> str:
         """The protocol's own reason why it cannot decode further, or `default`."""
         reason = self.protocol.undecodable_reason
@@ -661,6 +766,10 @@ class Connection:
         stream = p.streams.find(head.key) if head.opener != NO_STREAM else None
         if stream is not None and stream.incarnation > 1:
             stream = p.resolve_incarnation(side, head, stream)
+        if stream is None and self.credit_unknown and p.can_begin_anywhere:
+            stream = self.adopt_stream(side, head, timestamp, 1)
+        if stream is not None and stream.losses != self.losses:
+            stream = self.update_after_loss(side, head, stream, timestamp)
         p.frame_text = text
         p.peer_frame_started = self.direction(1 - side).frame_started
         mask = p.validate(side, head, stream)
@@ -669,6 +778,8 @@ class Connection:
                 mask = p.drop_peer_dependent(head, mask)
             if self.direction(side).frames_missing:
                 mask &= ~(p.peer_dependent_rules | p.history_dependent_rules)
+            if stream is not None and stream.unseen:
+                mask &= p.frame_rules | CROSSED
         mask |= head.format_violations
         broken = mask & ~CROSSED
         details: list[str] = []
@@ -721,7 +832,7 @@ class Connection:
         stream.half(side).frames += 1
         if p.has_credit and effect != CONTENT:  # content: when its last byte has arrived
             self.update_credit_state(stream, timestamp)
-        if effect == ACCEPTS:
+        if effect == ACCEPTS or (effect == CONTENT and p.content_accepts):
             if stream.accepted and stream.accepted_at == NOT_YET:
                 stream.accepted_at = timestamp
                 self.sink.accepted(side, stream)
@@ -739,7 +850,9 @@ class Connection:
         """Number a stream that has just been opened, and notify the sink."""
         stream.serial = self.next_serial
         self.next_serial += 1
-        stream.opened_at = timestamp
+        stream.losses = self.losses
+        if stream.open_frame_index >= 0:
+            stream.opened_at = timestamp
         self.sink.opened(side, stream)
 
     def count_tolerated(self, violation_mask: i64, stream: StreamState | None) -> None:
@@ -827,6 +940,58 @@ class Connection:
             self.update_credit_after_content(stream, stream.half(side), timestamp)
         self.finish_frame(side, stream, text, timestamp)
         return stream
+
+    def send_content(
+        self, side: i64, stream: StreamState, size: i64, final: bool, out: BytesWriter, now: i64
+    ) -> bool:
+        """Validate, apply and encode a content frame of `size` bytes that `side` sends.
+
+        The same steps as `validate_outgoing` and `apply_outgoing`, for the one kind of frame that
+        is sent all the time: the header is not made from a `Frame`, and where the protocol can it
+        validates and applies in one call.
+
+        Args:
+            side: the sender.
+            stream: an open stream of it.
+            size: bytes of the payload. The caller writes the payload itself, after the header.
+            final: the frame ends this side's half, if the protocol ends halves in that way.
+            out: the header is appended to it.
+            now: timestamp in nanoseconds.
+
+        Returns:
+            False if the frame would break a rule: nothing has changed.
+        """
+        p = self.protocol
+        head = self.head
+        head.key = stream.key
+        head.stream_id = stream.stream_id
+        head.opener = stream.opener
+        head.payload_size = size
+        head.trailer_size = 0
+        head.credit_cost = 0
+        head.parts_left = 0
+        head.amount = -1
+        head.text_size = -1
+        head.format_violations = 0
+        p.fill_content_header(side, stream, head, final)
+        p.causality.snapshot_seen(side)
+        half = stream.dialer if side == DIALER else stream.acceptor
+        before = half.state
+        if not p.validate_and_apply_content(side, head, stream, now):
+            if p.validate(side, head, stream) & p.error_mask:
+                return False
+            p.reset_frame_state()
+            p.apply(side, head, stream, now)
+        p.encode_frame(out, side, head, b"")
+        p.causality.record_sent(side)
+        if stream.serial < 0:
+            self.register_stream(side, stream, now)
+        half.frames += 1
+        self.count_content(half, size, head.credit_cost, now)
+        if half.state != before:
+            self.state_before = before
+            self.finish_frame(side, stream, b"", now)
+        return True
 
     # Content and credit
 

@@ -42,12 +42,14 @@ class Direction:
         "payload_size",
         "pending",
         "received_at",
+        "searching",
         "side",
         "state_before",
         "stop_reason",
         "stopped_by_gap",
         "stream",
         "total_bytes",
+        "trusted_from",
         "undecoded_bytes",
         "unjoined",
         "verdict",
@@ -63,6 +65,8 @@ class Direction:
         self.received_at: i64 = 0  # timestamp of the last bytes, in nanoseconds
         self.decoding_stopped: bool = False  # the start of the next frame is not known
         self.stopped_by_gap: bool = False  # that is because bytes are missing
+        self.searching: bool = False  # it is searched for (`boundary_search`)
+        self.trusted_from: i64 = 0  # frame from which on a boundary that was found is beyond doubt
         self.frames_missing: bool = False  # frames are missing, and decoding continued after them
         self.stop_reason: str = ""
         # Accounting: total = framed + missing + undecoded + overhead, plus what is incomplete.
@@ -170,6 +174,7 @@ class Direction:
                 self.is_content,
                 self.stopped_by_gap,
                 self.frames_missing,
+                self.searching,
             ],
             "numbers": [
                 self.offset,
@@ -194,6 +199,7 @@ class Direction:
                 self.verdict,
                 self.state_before,
                 self.format_violations,
+                self.trusted_from,
             ],
             "stream": self.stream.serial if self.stream is not None else -1,
         }
@@ -218,6 +224,7 @@ class Direction:
         self.is_content = flags[4]
         self.stopped_by_gap = flags[5]
         self.frames_missing = flags[6]
+        self.searching = flags[7]
         self.offset = numbers[0]
         self.received_at = numbers[1]
         self.total_bytes = numbers[2]
@@ -240,4 +247,5 @@ class Direction:
         self.verdict = numbers[19]
         self.state_before = numbers[20]
         self.format_violations = numbers[21]
+        self.trusted_from = numbers[22]
         self.stream = stream

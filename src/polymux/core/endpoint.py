@@ -25,10 +25,11 @@ from polymux.core.protocol import NO_ID, Protocol
 from polymux.core.receive_queue import ReceiveQueue
 from polymux.core.rules import CROSSED, Certainty, Reaction, Violation, rules_in_mask
 from polymux.core.send_scheduler import SendScheduler
-from polymux.core.side import Side
+from polymux.core.side import DIALER, Side
 from polymux.core.streams import ABORTED, NEVER, OPEN, StreamBuffers, StreamState
 from polymux.core.websocket.layer import WEBSOCKET, MessageProtocol
 from polymux.core.websocket.live_layer import LiveWebSocketLayer
+from polymux.core.window_budget import next_window
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -95,7 +96,10 @@ class Endpoint:
             PeerViolation: the peer broke a rule and the session must end.
             LimitExceeded: the peer exceeded a limit and the session must end.
         """
-        self.flood_guard.check_reply_queue(len(self.scheduler.control_queue))
+        if len(self.scheduler.control_queue) >= self.limits.max_queued_replies:
+            self.flood_guard.raise_limit_exceeded(
+                "max_queued_replies", "the peer does not read our replies"
+            )
         self.now = int(now * NS_PER_SECOND)
         if self.websocket is None:
             self.connection.receive(1 - self.side, data, self.now)
@@ -116,7 +120,16 @@ class Endpoint:
         c = self.connection
         if c.violations or c.has_tolerated:
             self._count_violations()
-        self.flood_guard.charge_chunk(self.receive_queue, c, self.now)
+        queue = self.receive_queue
+        if (
+            queue.empty_frames > 0
+            or queue.peer_opens > 0
+            or queue.peer_resets > 0
+            or c.closed_stream_frames > 0
+            or c.unknown_stream_frames > 0
+        ):
+            self.flood_guard.charge_chunk(queue, c, self.now)
+        queue.content_parts = 0
         d = c.direction(1 - self.side)
         if d.decoding_stopped:
             raise PeerViolation(d.stop_reason)
@@ -124,7 +137,7 @@ class Endpoint:
             self._abort_violating_streams()
         if self.protocol.pending_replies:
             self._queue_replies(False)
-        if self.receive_queue.discarded_streams:
+        if queue.discarded_streams:
             self._return_credit_for_discarded()
 
     def _count_violations(self) -> None:
@@ -260,6 +273,31 @@ class Endpoint:
             self.scheduler.ready_streams
         )
 
+    def can_ping(self) -> bool:
+        """Whether the peer can be asked for an answer: by WebSocket, or by the protocol."""
+        return self.websocket is not None or self.protocol.has_pings
+
+    def queue_ping(self) -> int:
+        """Queue a ping, where `can_ping`; return the number that its answer has (WebSocket: 0)."""
+        if self.websocket is not None:
+            self.websocket.queue_ping()
+            return 0
+        value = self.protocol.request_ping(self.side)
+        self._queue_replies(False)
+        return value
+
+    def peer_bytes(self) -> int:
+        """Bytes received from the peer so far."""
+        if self.websocket is not None:
+            return self.websocket.direction_decoder(1 - self.side).decoder.offset
+        return self.connection.direction(1 - self.side).total_bytes
+
+    def queue_last_frame(self) -> None:
+        """Queue the protocol's last frame of a session, if it has one."""
+        frame = self.protocol.last_frame(self.side)
+        if frame is not None:
+            self.scheduler.control_queue.append(frame)
+
     def close_websocket(self, code: int = 1000, reason: str = "") -> None:
         """Queue a WebSocket close frame after what can be sent now; a no-op without WebSocket."""
         if self.websocket is not None:
@@ -279,11 +317,12 @@ class Endpoint:
 
         Args:
             name: the stream's name, where the protocol has names.
-            window: the receive window to announce; 0: the protocol's default.
+            window: the receive window to announce; 0: `default_window`.
 
         Raises:
             LimitExceeded: the name is too long.
-            LocalProtocolError: the peer's handshake has not arrived yet.
+            LocalProtocolError: the peer's handshake has not arrived yet, or the peer accepts no
+                more streams.
             NoFreeIds: every stream id of this side is taken.
         """
         if len(name) > self.protocol.max_name_bytes:
@@ -294,12 +333,13 @@ class Endpoint:
             )
         if not self.protocol.handshake_done:
             raise LocalProtocolError("the peer's handshake has not arrived yet")
+        problem = self.protocol.open_error(self.side)
+        if problem:
+            raise LocalProtocolError(problem)
         key = self.protocol.allocate(self.side)
         if key == NO_ID:
             raise NoFreeIds("every stream id this side may use is taken; use a new connection")
-        frame = self.protocol.open_frame(
-            self.side, key, name, window or self.protocol.receive_window
-        )
+        frame = self.protocol.open_frame(self.side, key, name, window or self.default_window())
         if frame is None:
             stream = self.protocol.reserve_stream(self.side, key)
             stream.buffers = StreamBuffers()
@@ -314,13 +354,26 @@ class Endpoint:
 
         Args:
             stream: the offered stream.
-            window: the receive window to announce; 0: the protocol's default.
+            window: the receive window to announce; 0: `default_window`.
         """
-        frame = self.protocol.accept_frame(
-            self.side, stream, window or self.protocol.receive_window
-        )
+        frame = self.protocol.accept_frame(self.side, stream, window or self.default_window())
         if frame is not None:
             self.send_frame(frame)
+
+    def default_window(self) -> int:
+        """The receive window for the next stream, in the protocol's unit.
+
+        Where windows are in bytes, it is smaller than `Protocol.receive_window` if the windows of
+        the session would otherwise exceed `Limits.session_buffer_bytes`; see `window_budget`.
+        """
+        protocol = self.protocol
+        if not protocol.has_credit or protocol.content_is_messages:
+            return protocol.receive_window
+        committed = self.receive_queue.window_bytes + self.receive_queue.unread_bytes
+        return max(
+            protocol.min_receive_window,
+            next_window(self.limits, committed, protocol.receive_window),
+        )
 
     def send(self, stream: StreamState, data: bytes) -> None:
         """Queue `data`. It is sent when the stream has credit and the scheduler reaches it.
@@ -361,7 +414,8 @@ class Endpoint:
     def _send_buffers(self, stream: StreamState) -> StreamBuffers:
         """The buffers of a stream on which this side may still send; else raise StreamEnded."""
         buffers = stream.buffers
-        if buffers is None or buffers.end_queued or stream.half(self.side).state != OPEN:
+        own = stream.dialer if self.side == DIALER else stream.acceptor
+        if buffers is None or buffers.end_queued or own.state != OPEN:
             raise StreamEnded(f"stream {stream.label()} has ended on this side")
         return buffers
 
@@ -373,9 +427,10 @@ class Endpoint:
                 f"limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; "
                 "raise it with Limits(max_frame_bytes=...)"
             )
-        problem = self.protocol.send_error(self.side, stream, data)
-        if problem:
-            raise LocalProtocolError(problem)
+        if self.protocol.restricts_content:
+            problem = self.protocol.send_error(self.side, stream, data)
+            if problem:
+                raise LocalProtocolError(problem)
 
     def end(self, stream: StreamState) -> None:
         """End this side's half after the queued content was sent. A second call has no effect.
@@ -425,18 +480,20 @@ class Endpoint:
     def read(self, stream: StreamState, amount: int) -> None:
         """The application has read `amount` units: return their credit to the peer.
 
-        Credit is collected and granted in one frame when it reaches half the window.
+        Credit is collected and granted in one frame when it reaches a share of the window, half of
+        it in most protocols.
         """
         buffers = stream.buffers
         half = stream.half(1 - self.side)
         if buffers is None or half.credit_granted < 0 or half.state != OPEN or stream.over:
             return
         buffers.unreturned_credit += amount
-        if buffers.unreturned_credit * 2 >= (
+        if buffers.unreturned_credit * self.protocol.credit_grants_per_window >= (
             buffers.target_window if buffers.target_window > 0 else half.window
         ):
             amount = buffers.unreturned_credit
             buffers.unreturned_credit = 0
+            amount += self.protocol.window_growth(self.side, stream, amount, self.now)
             self.queue_frame(stream, self.protocol.credit_frame(self.side, stream, amount))
 
     def resume(self, stream: StreamState) -> None:

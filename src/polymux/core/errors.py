@@ -51,6 +51,7 @@ class LimitExceeded(PolymuxError):
     """A limit was exceeded; the text gives its name, its value and how to raise it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CaptureError(PolymuxError):
     """A capture file is unreadable or damaged.
 
@@ -67,6 +68,13 @@ class CaptureError(PolymuxError):
         if offset >= 0:
             place = f"{path} at byte {offset}" if path else f"byte {offset}"
         super().__init__(f"{place}: {message}" if place else message)
+
+
+class CaptureUnavailable(CaptureError):
+    """A capture could not be opened or read, or is not the file any more that was indexed.
+
+    Nothing is known to be wrong with its content: another attempt, or another machine, may succeed.
+    """
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

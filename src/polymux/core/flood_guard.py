@@ -43,7 +43,9 @@ class FloodGuard:
         receive_queue.head = head
 
     def charge_chunk(self, receive_queue: ReceiveQueue, connection: Connection, now: i64) -> None:
-        """Charge what the last chunk brought, and reset its counts.
+        """Charge what the last chunk brought, and reset its counts but `content_parts`.
+
+        The endpoint calls it only if one of the counts is above 0.
 
         Raises:
             LimitExceeded: a bucket is empty; the session must end.
@@ -60,7 +62,6 @@ class FloodGuard:
         receive_queue.peer_resets = 0
         receive_queue.peer_opens = 0
         receive_queue.empty_frames = 0
-        receive_queue.content_parts = 0
         connection.closed_stream_frames = 0
         connection.unknown_stream_frames = 0
         if flooded:  # even if the bucket has tokens: the rest of the chunk was not decoded
@@ -103,15 +104,6 @@ class FloodGuard:
             now,
             "the peer makes us abort streams too fast",
         )
-
-    def check_reply_queue(self, queued_replies: i64) -> None:
-        """Before more bytes are processed: check that the peer reads our replies.
-
-        Raises:
-            LimitExceeded: `max_queued_replies` or more are still queued.
-        """
-        if queued_replies >= self.limits.max_queued_replies:
-            self.raise_limit_exceeded("max_queued_replies", "the peer does not read our replies")
 
     def _charge(self, bucket: TokenBucket, limit: str, amount: i64, now: i64, what: str) -> None:
         if not bucket.take(float(now) / 1e9, float(amount)):

@@ -25,6 +25,9 @@ class FieldDoc(NamedTuple):
     answers: str  # the attack or failure that the bound answers
 
 
+_limit_names: list[str] = []  # filled by the first `Limits`
+
+
 @dataclass
 class Limits:
     """Limits of a session. `Limits(max_streams=4096)` sets one; the others keep their defaults.
@@ -42,9 +45,15 @@ class Limits:
     max_metadata_bytes: int = 64 * KIB
     max_streams: int = 1024
     accept_backlog: int = 1024
+    listen_backlog: int = 4096
+    max_sessions: int = 8192
+    max_sessions_per_address: int = 6144
+    max_half_open: int = 128
     max_own_streams: int = 1000
     stream_buffer_bytes: int = 256 * KIB
     session_buffer_bytes: int = 16 * MIB
+    assembly_buffer_bytes: int = 64 * MIB
+    server_buffer_bytes: int = 256 * MIB
     max_message_bytes: int = 16 * MIB
     receive_window: int = MIB
     max_peer_window: int = 64 * MIB
@@ -75,14 +84,17 @@ class Limits:
 
     def names(self) -> list[str]:
         """Return the names of all limits, in the order of their declaration."""
-        return [entry.name for entry in fields(self)]
+        if not _limit_names:  # `fields` is slow, and an analysis makes limits for each session
+            _limit_names.extend(entry.name for entry in fields(self))
+        return _limit_names
 
 
 LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     "max_frame_bytes": FieldDoc(
         "bytes of content in one received frame; 0 selects the protocol's default",
         "the largest frame that the protocol's known implementations send: 64 KiB for Nerdbank and"
-        " Streamux, 1 MiB for mplex and omnistreams, the profile's item size for Minmux",
+        " Streamux, 1 MiB for mplex and omnistreams, the profile's item size for Minmux; 16 MiB for"
+        " yamux, where the window of the stream is the bound",
         "a header that announces gigabytes; it is refused before anything is allocated",
     ),
     "max_control_bytes": FieldDoc(
@@ -111,6 +123,33 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "as many as may be open: an application that is busy for a moment loses none",
         "open floods against an application that does not accept (CVE-2022-23492)",
     ),
+    "listen_backlog": FieldDoc(
+        "connections that the kernel holds until a server accepts them; the kernel has a limit of"
+        " its own (`net.core.somaxconn` on Linux)",
+        "that limit on current Linux systems: thousands of clients that connect at once do not have"
+        " to repeat their first packet, which takes them a second",
+        "bursts of connections: beyond it the kernel drops them",
+    ),
+    "max_sessions": FieldDoc(
+        "sessions of a server that are open at a time, half-open ones included; with as many, a new"
+        " connection takes the place of a half-open one, or is closed",
+        "250 MiB for sessions that transfer nothing",
+        "connections that cost the peer nothing and this side memory and descriptors",
+    ),
+    "max_sessions_per_address": FieldDoc(
+        "the same for the sessions of one address; 0: no limit besides `max_sessions`",
+        "three quarters of `max_sessions`; all clients behind one proxy or load balancer have the"
+        " same address",
+        "one host that takes all places",
+    ),
+    "max_half_open": FieldDoc(
+        "connections of a server whose TLS, WebSocket or protocol handshake is not done; with more,"
+        " the oldest one of the address that has most is closed. One that is younger than half a"
+        " second (a quarter if nothing was received on it) is not: until then there may be"
+        " eight times as many or, with TLS, no further connection is accepted",
+        "a TLS handshake needs 340 KiB of memory",
+        "connections that never say anything (slowloris)",
+    ),
     "max_own_streams": FieldDoc(
         "streams opened by this side that are open, or were aborted recently; `open` and `request`"
         " wait while there are as many",
@@ -126,9 +165,24 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     ),
     "session_buffer_bytes": FieldDoc(
         "bytes of all streams of a session that are unread or wait to be sent; when they are"
-        " exceeded, reading from the connection pauses",
+        " exceeded, reading from the connection pauses. Where the protocol has windows, these are"
+        " announced so that they add up to no more; yamux, whose windows have a smallest size, may"
+        " use four times as much",
         "sixteen initial receive windows",
-        "a fast sender and a slow reader in a protocol without flow control",
+        "a fast sender and a slow reader",
+    ),
+    "assembly_buffer_bytes": FieldDoc(
+        "bytes of all messages of a session that are being put together (`read`, `receive_all`,"
+        " `readexactly`, `readline`); beyond it only the oldest of them goes on",
+        "four messages of `max_message_bytes`",
+        "a thousand messages at once, none of which is completed",
+    ),
+    "server_buffer_bytes": FieldDoc(
+        "bytes of all sessions of a server that are unread or being put together; when they are"
+        " exceeded, reading pauses for the sessions that hold more than their share, and for"
+        " Minmux streams in a collector 1 KiB each is counted too",
+        "sixteen sessions at `session_buffer_bytes`",
+        "many connections that each stay within their own limit",
     ),
     "max_message_bytes": FieldDoc(
         "bytes of one message or last item that is put together from several frames",
@@ -137,7 +191,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     ),
     "receive_window": FieldDoc(
         "bytes of window or credit granted at first on each stream, where the protocol has flow"
-        " control",
+        " control; less once the windows of a session add up to `session_buffer_bytes`",
         "100 Mbit/s over a round trip of 80 ms",
         "one slow reader that fills the memory; the window is the bound",
     ),
@@ -147,13 +201,15 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "arithmetic on windows near 2^63",
     ),
     "max_receive_window": FieldDoc(
-        "bytes to which one receive window grows when the peer asks for more",
+        "bytes to which one receive window grows: when a Nerdbank peer asks for more, and with"
+        " yamux when it is used up within four round trips",
         "1.6 Gbit/s over a round trip of 80 ms",
         "a peer that asks for a larger window again and again",
     ),
     "max_window_growth_total": FieldDoc(
-        "bytes by which all receive windows of a session together may grow",
-        "four streams at their largest window",
+        "bytes by which all receive windows of a session together may grow; they stay within three"
+        " quarters of `session_buffer_bytes` in any case",
+        "four streams at their largest window, for sessions with a larger buffer",
         "a peer that asks for larger windows on every stream",
     ),
     "max_queued_replies": FieldDoc(
@@ -248,8 +304,8 @@ TIMEOUT_DOCS: Final[dict[str, FieldDoc]] = {
         "a peer that stops reading its socket (CVE-2019-9517)",
     ),
     "keepalive_interval": FieldDoc(
-        "seconds between keepalive probes (TCP, WebSocket ping, Streamux Keep Alive); two that are"
-        " not answered end the session",
+        "seconds between keepalive probes (TCP, WebSocket ping, yamux ping, Streamux Keep Alive);"
+        " two that are not answered end the session",
         "two intervals are less than the minute after which many load balancers drop an idle"
         " connection",
         "a peer that disappears without closing the connection",

@@ -24,7 +24,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from polymux.core.causality import Causality
-from polymux.core.frames import CONTROL, Frame, FrameHeader, FrameKind
+from polymux.core.frames import ACCEPTS, CONTROL, OPENS, Frame, FrameHeader, FrameKind
 from polymux.core.limits import Limits
 from polymux.core.rules import (
     PendingReply,
@@ -81,16 +81,29 @@ class Protocol:
         self.two_way: bool = True  # both sides send content on a stream
         self.content_is_messages: bool = False  # content is delivered in complete messages
         self.control_is_text: bool = False  # all other frames are text, of which a prefix will do
-        self.uniform_content: bool = False  # content is as valid as the content frame before it
+        # Content needs no credit, may be split anywhere, and is as valid as the content before it:
+        self.uniform_content: bool = False
+        self.content_accepts: bool = False  # content can accept the stream it is sent on
+        # A stream can be used only once it was accepted:
+        self.needs_acceptance: bool = any(kind.effect == ACCEPTS for kind in kinds.values())
+        self.has_pings: bool = False  # a side can ask the other to answer: see `request_ping`
+        self.restricts_content: bool = False  # not all bytes can be sent: see `send_error`
         self.max_frame_bytes: i64 = limits.max_frame_bytes  # content accepted in a frame
         self.max_sent_frame_bytes: i64 = limits.max_frame_bytes  # content we put in a frame
         self.max_control_bytes: i64 = limits.max_control_bytes  # bytes of any other frame accepted
         self.max_name_bytes: i64 = limits.max_name_bytes
         self.receive_window: int = limits.receive_window  # what we announce, in the protocol's unit
+        self.credit_grants_per_window: i64 = 2  # in how many frames a window's credit is returned
+        self.min_receive_window: int = 1  # the smallest window that can be announced
         self.too_long_rule: i64 = 0  # the rule for a frame over its limit
         self.truncated_rule: i64 = 0  # the rule for a connection that ends inside a frame
         self.peer_dependent_rules: i64 = 0  # rules that depend on the other side's frames
         self.history_dependent_rules: i64 = 0  # rules that depend on the sender's earlier frames
+        self.frame_rules: i64 = 0  # rules that a frame breaks by itself, whatever came before it
+        # Frames name their stream, so that decoding can begin at any frame: `header_evidence`
+        # and, where needed, `adopt_stream`, `forget_unseen` and `skip_handshake` are implemented.
+        self.can_begin_anywhere: bool = False
+        self.beginning_needed: str = ""  # otherwise: why, and what can be done about it
         # State of the connection:
         self.handshake_done: bool = True  # an endpoint may open streams
         # Input of `validate` and `apply` besides the header:
@@ -158,6 +171,48 @@ class Protocol:
     def why_undecodable(self, side: i64) -> str:
         """Why no further frame of this side can be decoded, or "". Called after a handshake."""
         return ""
+
+    # Frames that were not seen
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        """How much the header speaks for a frame that begins here, in bits; -1: it cannot be one.
+
+        Called for headers at assumed boundaries (`boundary_search`), which may be any bytes. Bits
+        are -log2 of the share of arbitrary bytes that pass as such a header.
+        """
+        return 0
+
+    def awaits_handshake(self, side: i64) -> bool:
+        """Whether the next frame of this side is its handshake."""
+        return False
+
+    def is_handshake(self, text: bytes) -> bool:
+        """Whether the text of what was decoded as a handshake can be one."""
+        return True
+
+    def skip_handshake(self, side: i64) -> None:
+        """The handshake of this side was not seen: decode without it. No effect if it was seen."""
+        return
+
+    def learn_from_header(self, sender: i64, head: FrameHeader) -> None:
+        """A frame with this header follows a boundary that was found: learn about the handshake."""
+        return
+
+    def adopt_stream(self, sender: i64, head: FrameHeader) -> StreamState | None:
+        """A stream for a frame of a stream that was opened by a frame that was not seen.
+
+        Its credit is unknown, and frames on it prove nothing about what their senders had read.
+        None if the frame itself opens the stream. The caller inserts it in the table.
+        """
+        if self.effects[head.kind] == OPENS:
+            return None
+        made = StreamState(head.key, head.stream_id, head.opener, -1)
+        made.accepted = True
+        return made
+
+    def forget_unseen(self, stream: StreamState) -> None:
+        """Frames of this stream may not have been seen: forget what depends on them."""
+        return
 
     # Validation and state
 
@@ -259,6 +314,14 @@ class Protocol:
         """The variant in use, for the sessions table; "": the protocol has none."""
         return ""
 
+    def dialect_evidence(self) -> str:
+        """What shows that variant, for the user; "": nothing does."""
+        return ""
+
+    def round_trip_ns(self) -> i64:
+        """The round trip between the two sides as the protocol measures it; -1: it does not."""
+        return -1
+
     def expect_reply(self, side: i64, kind: i64, key: i64, rule: i64, timestamp: i64) -> None:
         """Expect a frame of this kind from `side`, in reply to what the other side just sent."""
         if (side, kind, key) not in self.pending_replies:
@@ -295,6 +358,10 @@ class Protocol:
         """The key of a stream that this side may open now, or NO_ID."""
         raise NotImplementedError
 
+    def open_error(self, side: i64) -> str:
+        """Why this side can open no more streams; "": it can."""
+        return ""
+
     def open_frame(self, side: i64, key: i64, name: bytes, window: int) -> Frame | None:
         """The frame that opens a stream; None: its first content does (see `reserve_stream`)."""
         return None
@@ -321,6 +388,8 @@ class Protocol:
     ) -> i64:
         """How many bytes of a queued piece this side's next frame may carry; -1: no credit.
 
+        Not called where `uniform_content` is set.
+
         Args:
             side: the sender.
             stream: the stream.
@@ -331,7 +400,10 @@ class Protocol:
         return rest if rest < quantum else quantum
 
     def send_error(self, side: i64, stream: StreamState, data: bytes) -> str:
-        """Why this content can never be sent, for the caller; "": it can."""
+        """Why this content can never be sent, for the caller; "": it can.
+
+        Called where `restricts_content` is set.
+        """
         return ""
 
     def end_error(self, side: i64, stream: StreamState) -> str:
@@ -353,6 +425,24 @@ class Protocol:
     def credit_frame(self, side: i64, stream: StreamState, amount: int) -> Frame | None:
         """The frame that grants the peer `amount` more credit; None: the protocol has no credit."""
         return None
+
+    def request_ping(self, side: i64) -> int:
+        """Expect this side to send a ping, which its endpoint does; return the ping's number.
+
+        Called where `has_pings` is set.
+        """
+        raise NotImplementedError
+
+    def last_frame(self, side: i64) -> Frame | None:
+        """The frame by which a side ends the session after all else was sent; None: none."""
+        return None
+
+    def window_growth(self, side: i64, stream: StreamState, returned: int, now: i64) -> int:
+        """Credit that this side grants beyond what it returns; it makes the stream's window larger.
+
+        Called when credit is returned. `now` is a timestamp in nanoseconds.
+        """
+        return 0
 
     def reply_frame(self, reply: PendingReply) -> Frame | None:
         """The expected frame; None: it cannot be sent yet."""

@@ -20,9 +20,14 @@ from polymux.core.events import (
     Opened,
 )
 from polymux.core.frames import FrameHeader
+from polymux.core.limits import MAX_LIMIT
+from polymux.core.side import DIALER
 from polymux.core.streams import ABORTED, StreamBuffers, StreamState
 
 MIN_VIEW_BYTES: Final[i64] = 4096  # larger parts of a chunk are views of it, smaller ones copies
+# `compact` copies a view of a chunk this many times its size, and joins parts as small as these.
+MAX_VIEW_WASTE: Final[i64] = 4
+SMALL_PART_BYTES: Final[i64] = 64
 
 
 class ReceiveQueue(EventSink):
@@ -45,8 +50,10 @@ class ReceiveQueue(EventSink):
         # Streams whose content was discarded since the endpoint last took this list:
         self.discarded_streams: list[StreamState] = []
         self.unread_bytes: i64 = 0  # of all streams
+        self.unread_threshold: i64 = 0  # with more unread than this, the session has to act
+        self.window_bytes: i64 = 0  # of the windows that the peer has on open streams
         self.discarded_bytes: i64 = 0  # received, and never to be read
-        # Since the last `FloodGuard.charge_chunk`:
+        # In the chunk being received:
         self.content_parts: i64 = 0  # parts of content
         self.empty_frames: i64 = 0  # frames without content
         self.peer_resets: i64 = 0  # streams that the peer opened and aborted
@@ -69,6 +76,8 @@ class ReceiveQueue(EventSink):
             if self.peer_opens > self.max_opens_per_chunk:
                 self.stop_decoding()
             self.events.append(Opened(stream))
+        else:
+            self.count_window(stream)
 
     def stop_decoding(self) -> None:
         """Stop decoding the chunk: each of these frames costs us more than it costs the peer."""
@@ -79,6 +88,8 @@ class ReceiveQueue(EventSink):
     def accepted(self, sender: i64, stream: StreamState) -> None:
         if sender != self.side:
             self.events.append(Accepted(stream))
+        else:
+            self.count_window(stream)
 
     def content(
         self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64, final: bool
@@ -96,7 +107,8 @@ class ReceiveQueue(EventSink):
                 return
         else:
             self.content_parts += 1
-        if buffers is None or buffers.discarding or stream.half(self.side).state == ABORTED:
+        own = stream.dialer if self.side == DIALER else stream.acceptor
+        if buffers is None or buffers.discarding or own.state == ABORTED:
             self.discarded_bytes += size
             if buffers is not None and buffers.discarding:
                 buffers.unread_bytes += size
@@ -134,6 +146,21 @@ class ReceiveQueue(EventSink):
                 if isinstance(last, Credit) and last.stream is stream:
                     return
             self.events.append(Credit(stream))
+        else:
+            self.count_window(stream)
+
+    def count_window(self, stream: StreamState) -> None:
+        """Count the window that this side has announced on a stream, or its growth."""
+        buffers = stream.buffers
+        window = stream.half(1 - self.side).window
+        if buffers is not None and window > buffers.counted_window:
+            self.set_window(buffers, window)
+
+    def set_window(self, buffers: StreamBuffers, window: int) -> None:
+        """Count `window` bytes as what the peer may send on a stream."""
+        counted: i64 = min(window, MAX_LIMIT)
+        self.window_bytes += counted - buffers.counted_window
+        buffers.counted_window = counted
 
     def ended(self, sender: i64, stream: StreamState) -> None:
         if sender != self.side:
@@ -150,6 +177,10 @@ class ReceiveQueue(EventSink):
             self.mark_readable(stream)
 
     def closed(self, stream: StreamState) -> None:
+        buffers = stream.buffers
+        if buffers is not None:
+            self.window_bytes -= buffers.counted_window
+            buffers.counted_window = 0
         self.events.append(Closed(stream))
 
     def control(
@@ -167,6 +198,32 @@ class ReceiveQueue(EventSink):
     def crossed(self, sender: i64, stream: StreamState) -> None:
         if sender != self.side and not self.direct:
             self.events.append(Crossed(stream))
+
+    def compact(self, buffers: StreamBuffers) -> None:
+        """Join unread parts that hold much more memory than they have bytes.
+
+        These are views of a small part of a chunk, which keep the whole chunk, and runs of very
+        small parts. Messages are left as they are: each is one part.
+        """
+        if self.content_is_messages or len(buffers.received) == 0:
+            return
+        kept: list[bytes | memoryview] = []
+        wasteful: list[bytes | memoryview] = []
+        for part in buffers.received:
+            if isinstance(part, bytes):
+                is_wasteful = len(part) < SMALL_PART_BYTES
+            else:
+                is_wasteful = len(part) * MAX_VIEW_WASTE < memoryview(part.obj).nbytes
+            if is_wasteful:
+                wasteful.append(part)
+                continue
+            if len(wasteful) > 0:
+                kept.append(b"".join(wasteful))
+                wasteful = []
+            kept.append(part)
+        if len(wasteful) > 0:
+            kept.append(b"".join(wasteful))
+        buffers.received = kept
 
     def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
         """Remove and return all unread parts of a stream; the caller owns the list."""

@@ -22,6 +22,7 @@ from polymux.core.streams import ABANDONED, NEVER, OPEN, StreamBuffers, StreamSt
 
 QUANTUM_BYTES: Final[i64] = 16384  # what a stream sends before the next one is reached
 SOLE_QUANTUM_BYTES: Final[i64] = 65536  # the quantum of the only ready stream
+MIN_CUT_BYTES: Final[i64] = 512  # a frame is not cut shorter than this to fill a quantum
 ZERO_COPY_MIN_BYTES: Final[i64] = 16384  # payloads from this size on are passed on uncopied
 
 
@@ -127,12 +128,17 @@ class SendScheduler:
             piece = buffers.outgoing[buffers.next_piece]
             rest = len(piece) - buffers.piece_bytes_sent
             limit = quantum - used
+            if used > 0 and limit < MIN_CUT_BYTES and limit < rest:
+                break
             if limit > self.protocol.max_sent_frame_bytes:
                 limit = self.protocol.max_sent_frame_bytes
             last = buffers.next_piece + 1 == len(buffers.outgoing)
-            size = self.protocol.next_frame_size(
-                self.side, stream, rest, limit, last and not buffers.end_queued
-            )
+            if self.protocol.uniform_content:
+                size = rest if rest < limit else limit
+            else:
+                size = self.protocol.next_frame_size(
+                    self.side, stream, rest, limit, last and not buffers.end_queued
+                )
             if size < 0:  # no credit: `schedule` is called when it is granted
                 if self.report_blocked:
                     self.blocked_streams.append(stream)
@@ -176,37 +182,15 @@ class SendScheduler:
         return used
 
     def send_content(self, stream: StreamState, data: bytes, final: bool, now: i64) -> None:
-        """Validate, encode and apply one content frame; drop it if it breaks a rule."""
-        p = self.protocol
-        c = self.connection
-        head = c.head
-        head.clear()
-        head.key = stream.key
-        head.stream_id = stream.stream_id
-        head.opener = stream.opener
-        head.payload_size = len(data)
-        p.fill_content_header(self.side, stream, head, final)
-        p.causality.snapshot_seen(self.side)
-        if p.validate(self.side, head, stream) & p.error_mask:
+        """Send one content frame; drop it if it breaks a rule."""
+        if not self.connection.send_content(self.side, stream, len(data), final, self.writer, now):
             return
-        p.encode_frame(self.writer, self.side, head, b"")
-        if head.payload_size >= ZERO_COPY_MIN_BYTES:
+        if len(data) >= ZERO_COPY_MIN_BYTES:
             self.chunks.append(self.writer.getvalue())
             self.writer = BytesWriter()
             self.chunks.append(data)
         else:
             self.writer.write(data)
-        c.state_before = stream.half(self.side).state
-        p.reset_frame_state()
-        p.apply(self.side, head, stream, now)
-        p.causality.record_sent(self.side)
-        if stream.serial < 0:
-            c.register_stream(self.side, stream, now)
-        half = stream.half(self.side)
-        half.frames += 1
-        c.count_content(half, head.payload_size, head.credit_cost, now)
-        if half.state != c.state_before:
-            c.finish_frame(self.side, stream, b"", now)
 
     def send_content_run(
         self, stream: StreamState, buffers: StreamBuffers, room: i64, now: i64

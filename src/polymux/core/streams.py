@@ -140,8 +140,11 @@ class StreamBuffers:
     __slots__ = (
         "aborted",
         "bytes_read_since_grant",
+        "counted_window",
         "discarding",
         "end_queued",
+        "epoch_began",
+        "epoch_credit",
         "marked_readable",
         "next_piece",
         "outgoing",
@@ -171,6 +174,10 @@ class StreamBuffers:
         self.target_window: int = 0  # credit to keep the peer supplied with; 0: the half's window
         self.window_may_grow: bool = False  # `target_window` may grow while messages are small
         self.bytes_read_since_grant: i64 = 0  # bytes of messages read since credit was granted
+        # Since when credit of a whole window is being returned (nanoseconds), and how much was:
+        self.epoch_began: i64 = NOT_YET
+        self.epoch_credit: int = 0
+        self.counted_window: i64 = 0  # the peer's part of `ReceiveQueue.window_bytes`
 
     def clear_outgoing(self) -> None:
         """Drop the data that was queued."""
@@ -196,6 +203,7 @@ class StreamState:
         "error",
         "incarnation",
         "key",
+        "losses",
         "name",
         "open_frame_index",
         "opened_at",
@@ -205,6 +213,7 @@ class StreamState:
         "reset_by",
         "serial",
         "stream_id",
+        "unseen",
     )
 
     def __init__(self, key: i64, stream_id: i64, opener: i64, open_frame_index: i64) -> None:
@@ -218,6 +227,8 @@ class StreamState:
         self.answerable_open_index: i64 = open_frame_index
         self.accepted: bool = False
         self.over: bool = False
+        self.unseen: bool = False  # its opening, or other frames of it, may not have been seen
+        self.losses: i64 = 0  # `Connection.losses` that its state takes into account
         self.buffers: StreamBuffers | None = None
         self.open_frame_index: i64 = open_frame_index  # among the opener's frames
         self.serial: i64 = -1  # in the order of opening; -1: not registered yet
@@ -271,6 +282,8 @@ class StreamState:
             self.closed_at,
             self.dialer.save(),
             self.acceptor.save(),
+            self.unseen,
+            self.losses,
         ]
 
 
@@ -295,4 +308,6 @@ def load_stream(saved: list[object]) -> StreamState:
     for half, kept in ((stream.dialer, saved[17]), (stream.acceptor, saved[18])):
         if isinstance(kept, list):
             half.load(kept)
+    stream.unseen = bool(saved[19])
+    stream.losses = numbers[20]
     return stream

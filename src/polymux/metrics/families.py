@@ -62,6 +62,13 @@ def counters() -> list[Family]:
             "Sessions that failed, by cause.",
             (*SESSION_LABELS, "cause"),
         ),
+        Family("refused", COUNTER, "Peers that a server has refused.", ()),
+        Family(
+            "identified_sessions",
+            COUNTER,
+            "Sessions of peers with a verified certificate, by its names.",
+            ("protocol", "peer"),
+        ),
         Family("streams_opened", COUNTER, "Streams opened by either side.", SESSION_LABELS),
         Family("frames", COUNTER, "Frames, by direction.", (*SESSION_LABELS, "direction")),
         Family(

@@ -19,12 +19,18 @@ from polymux.metrics.families import Family, Labels, counters, gauges
 TIMEOUT_NAMES = frozenset(entry.name for entry in fields(Timeouts)) | {"silence"}
 LIMIT_NAMES = frozenset(entry.name for entry in fields(Limits)) | TIMEOUT_NAMES
 UNKNOWN_RULE = "other"  # label for names that are neither a limit nor a known rule
+MAX_PEERS = 1000  # peers with a label of their own; more share one
+FURTHER_PEERS = "other"
 
 
 class MeteredSession(Protocol):
     """The part of a session that a meter reads."""
 
     endpoint: Endpoint
+
+    @property
+    def peer_identity(self) -> object | None:
+        """The names in the peer's certificate, if it was verified."""
 
     @property
     def failure(self) -> Exception | None: ...
@@ -62,6 +68,16 @@ class Meter:
         """A session has begun."""
         self._open[id(session)] = session
         self._totals["sessions_begun"].add(labels_of(session), 1)
+        if session.peer_identity is not None:
+            family = self._totals["identified_sessions"]
+            labels = (session.endpoint.protocol.name, str(session.peer_identity))
+            if labels not in family.values and len(family.values) >= MAX_PEERS:
+                labels = (labels[0], FURTHER_PEERS)
+            family.add(labels, 1)
+
+    def limit_hit(self, protocol: str, limit: str) -> None:
+        """A limit on the connections of a server was hit."""
+        self._totals["limit_hits"].add((protocol, limit), 1)
 
     def ended(self, session: MeteredSession) -> None:
         """A session has ended: add its counters to the totals. A second call has no effect."""
@@ -72,6 +88,10 @@ class Meter:
             self._totals["sessions_failed"].add(
                 (*labels_of(session), failure_cause(session.failure)), 1
             )
+
+    def refused(self, peer: str, reason: str) -> None:
+        """A server has refused a peer."""
+        self._totals["refused"].add((), 1)
 
     # Called by users
 

@@ -14,6 +14,7 @@ from polymux.protocols.mplex import protocol as mplex
 from polymux.protocols.nerdbank import protocol as nerdbank
 from polymux.protocols.omnistreams import protocol as omnistreams
 from polymux.protocols.streamux import protocol as streamux
+from polymux.protocols.yamux import protocol as yamux
 
 
 class BadProtocolString(PolymuxError):
@@ -42,6 +43,7 @@ PROTOCOLS: dict[str, tuple[ProtocolFactory, tuple[str, ...]]] = {
     "omnistreams": (omnistreams.from_options, ("numbering", "carrier")),
     "streamux": (streamux.from_options, ("length_bits", "id_bits", "timeout")),
     "minmux": (minmux.from_options, ("profile", "canonical", "oops")),
+    "yamux": (yamux.from_options, ("dialect", "window", "max_frame")),
 }
 COMMON_OPTIONS = ("preamble",)
 

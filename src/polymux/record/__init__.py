@@ -7,6 +7,7 @@
 Imports `aio`, `capture` and what is below them.
 """
 
+from polymux.record.audit_log import AuditLog
 from polymux.record.collector import Collector, CollectorLimits, CollectorStats, collect
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
 from polymux.record.durable_log import DurableLog, NotDurable
@@ -15,6 +16,7 @@ from polymux.record.session_recorder import Recorder
 from polymux.record.tls_contexts import BadCertificate
 
 __all__ = [
+    "AuditLog",
     "BadCertificate",
     "Collector",
     "CollectorLimits",

@@ -8,33 +8,40 @@ killed collector leaves behind are published by the next one in the same directo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import ssl
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from polymux.aio import Server, Session, serve
-from polymux.aio.hooks import RecorderFactory
+from polymux.aio import Server, Session
+from polymux.aio.arguments import check_session_options
+from polymux.aio.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
+from polymux.aio.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
+from polymux.aio.listener import DESCRIPTOR_LIMIT
+from polymux.aio.server import ServerBounds, serve_within
+from polymux.aio.session.server_budget import ServerBudget
+from polymux.aio.session.socket_options import transport_info
 from polymux.capture import write_index
 from polymux.capture.io.atomic_write import PART_SUFFIX
-from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, make_private_folders, one_path
 from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
+from polymux.record.disk_quota import QuotaWriter
 from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
 from polymux.record.ingest import SessionIngest
+from polymux.record.peer_condition import PeerCondition, peer_condition
 from polymux.record.session_recorder import Recorder
 
 log = logging.getLogger("polymux.record")
 
 MIB = 1024 * 1024
 CAPTURE_NAME = "collect.pcapng"
-MIN_SESSION_BUFFER_BYTES = 64 * 1024  # lower bound of a session's share of the memory
+MAX_WAITING_BURSTS = 10_000  # on a full disk, some kilobytes of memory each
+PEER_CHECK_SECONDS = 1.0  # how often lost peers are looked for while the disk is full
 
 
 @dataclass
@@ -43,17 +50,37 @@ class CollectorLimits:
 
     Attributes:
         clients: Sessions open at a time; further connections are rejected.
-        per_host: Sessions open at a time from one address; 0 for no limit besides `clients`.
+        per_host: Sessions open at a time from one address; 0 for no limit besides `clients`, None
+            for three quarters of them.
+        half_open: Connections at a time whose handshake is not done.
         streams: Streams of one session open at a time.
-        buffer_bytes: Received bytes in memory that are not durable, all sessions together.
+        buffer_bytes: Received bytes in memory that are not durable, all sessions together, with
+            1 KiB for each stream that only has credit.
         session_buffer_bytes: The same for one session.
+        listen_backlog: Connections that the kernel holds until they are accepted.
+        max_disk: Bytes of all files in the directory of the captures; at this limit nothing is read
+            or confirmed until files were removed. 0 for no limit.
     """
 
     clients: int = 1024
-    per_host: int = 0
+    per_host: int | None = None
     streams: int = 1024
     buffer_bytes: int = 256 * MIB
     session_buffer_bytes: int = 16 * MIB
+    listen_backlog: int = Limits().listen_backlog
+    half_open: int = Limits().max_half_open
+    max_disk: int = 0
+
+    def gate_limits(self) -> GateLimits:
+        """Return the bounds on connections."""
+        per_host = -(-3 * self.clients // 4) if self.per_host is None else self.per_host
+        return GateLimits(
+            self.clients,
+            per_host,
+            max(1, self.half_open),
+            ("clients", "per_host", "half_open"),
+            "CollectorLimits",
+        )
 
 
 @dataclass
@@ -80,6 +107,29 @@ class CollectorStats:
         self.streams += max(0, change)
 
 
+class TurnedAway:
+    """The recorder of a session that is rejected: nothing of it is recorded.
+
+    While the disk is full, the beginning and the end of each session wait in memory. Beyond
+    `MAX_WAITING_BURSTS` of them, new sessions leave no trace.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+        return transport
+
+    def read(self, data: bytes) -> None:
+        """Discard what the session has received."""
+
+    def ended(self) -> None:
+        """Discard the end of the peer's direction."""
+
+    def closed(self, error: Exception | None) -> None:
+        """Discard the end of the connection."""
+
+
 class Collector:
     """Accepts sessions on any number of URLs and writes `OUT/collect-00001.pcapng` and so on.
 
@@ -101,6 +151,7 @@ class Collector:
         timeouts: Timeouts of the sessions.
         minmux_streams: Ids of Minmux streams that get credit before the peer uses them.
         comment: Comment written into every file.
+        meter: Notified of sessions and refused peers, such as an `AuditLog`.
         wrap_recorder: Called with the recorder factory of each listener; returns the one to use,
             for example to observe the traffic as well.
     """
@@ -116,6 +167,7 @@ class Collector:
         timeouts: Timeouts | None = None,
         minmux_streams: Sequence[int] = (),
         comment: str = "",
+        meter: SessionMeter | None = None,
         wrap_recorder: Callable[[RecorderFactory], RecorderFactory] | None = None,
     ) -> None:
         self.out = one_path(out)
@@ -129,13 +181,18 @@ class Collector:
         self._rotation = (rotate_bytes, rotate_seconds or 3600.0)
         self._minmux_streams = list(minmux_streams)
         self._comment = comment
+        self._meter = meter
         self._wrap_recorder = wrap_recorder
         self._durable_log: DurableLog | None = None
         self._servers: list[Server] = []
-        self._sessions: dict[Session, SessionIngest | None] = {}
-        self._sessions_per_host: Counter[str] = Counter()
+        self._sessions: dict[Session, None] = {}  # oldest first
+        self._bounds = ServerBounds(
+            ConnectionGate(self.limits.gate_limits(), self._on_limit, self._end_waiting_session),
+            ServerBudget(self.limits.buffer_bytes),
+        )
         self._failed = asyncio.Event()
         self._disk_full = False
+        self._peer_check: asyncio.TimerHandle | None = None  # while the disk is full
         self._closing = False
 
     def __repr__(self) -> str:
@@ -165,7 +222,7 @@ class Collector:
         """
         path = os.path.join(self.out, CAPTURE_NAME)
         try:
-            os.makedirs(self.out, exist_ok=True)
+            make_private_folders(self.out)
         except OSError as problem:
             raise CaptureError(f"cannot be made: {problem.strerror}", self.out) from None
         loop = asyncio.get_running_loop()
@@ -180,15 +237,29 @@ class Collector:
             background=True,
             comment=self._comment,
         )
-        self._durable_log = DurableLog(writer, self._sync, self._on_disk_full, self._failed.set)
+        most = self.limits.max_disk
+        sink = QuotaWriter(writer, self.out, most) if most else None
+        self._durable_log = DurableLog(
+            writer, self._sync, self._on_disk_full, self._failed.set, sink
+        )
 
-    async def listen(self, url: str, protocol: str, *, tls: ssl.SSLContext | None = None) -> str:
+    async def listen(
+        self,
+        url: str,
+        protocol: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        origins: Sequence[str] = (),
+        allow: Sequence[str] | None = None,
+    ) -> str:
         """Accept sessions at a URL.
 
         Args:
             url: tcp://, tls://, unix://, ws:// or wss://; port 0 takes a free port.
             protocol: Protocol string of the sessions, as for `polymux.serve`.
             tls: Server context; needed for tls:// and wss://.
+            origins: Web pages that may connect, as for `polymux.serve`.
+            allow: Senders that may connect, as for `polymux.serve`.
 
         Returns:
             The URL with the actual port.
@@ -200,18 +271,26 @@ class Collector:
             max_streams=self.limits.streams,
             accept_backlog=max(128, self.limits.streams),
             session_buffer_bytes=self.limits.session_buffer_bytes,
+            server_buffer_bytes=self.limits.buffer_bytes,
+            listen_backlog=self.limits.listen_backlog,
         )
         recorder: RecorderFactory = Recorder(self.durable_log)
         if self._wrap_recorder is not None:
             recorder = self._wrap_recorder(recorder)
-        server = await serve(
+        recorder = partial(self._recorder_for, recorder)
+        check_session_options(protocol, limits, self.timeouts)
+        server = await serve_within(
+            self._bounds,
             self._handle_session,
             url,
-            protocol=protocol,
-            limits=limits,
-            timeouts=self.timeouts,
-            tls=tls,
+            protocol,
+            limits,
+            self.timeouts,
+            tls,
             recorder=recorder,
+            meter=self._meter,
+            origins=origins,
+            allow=allow,
         )
         self._servers.append(server)
         return server.url
@@ -253,9 +332,16 @@ class Collector:
             if self._sessions and not self.failure:
                 async with asyncio.timeout(max(1.0, grace)):
                     await self.durable_log.wait_durable()
-        except (NotDurable, TimeoutError) as problem:
-            log.warning("the last bytes are not durable: %s", problem or "the disk is too slow")
+        except NotDurable as problem:
+            log.warning("the last bytes are not durable: %s", problem)
+        except TimeoutError:
+            log.warning(
+                "the last bytes are not durable: the disk did not sync them within %g s",
+                max(1.0, grace),
+            )
         await asyncio.gather(*(server.close() for server in self._servers))
+        if self._peer_check is not None:
+            self._peer_check.cancel()
         self.published = await self.durable_log.close()
         return self.published
 
@@ -268,13 +354,23 @@ class Collector:
 
     # Sessions
 
+    def _recorder_for(self, make: RecorderFactory, protocol: str, side: int) -> SessionRecorder:
+        """Return the recorder of a new session, or a `TurnedAway` if it cannot be recorded."""
+        waiting = self.durable_log.disk_full_queue.waiting_count
+        if waiting < MAX_WAITING_BURSTS:
+            return make(protocol, side)
+        return TurnedAway(f"the disk is full, and {waiting} packets wait for space")
+
     async def _handle_session(self, session: Session) -> None:
         """Serve one session until it ends."""
-        host = session.peer.rpartition(":")[0]
-        reason = self._reject_reason(host)
+        reason = self.failure
+        if isinstance(session.recorder, TurnedAway):
+            reason = reason or session.recorder.reason
         if reason:
             self.stats.rejected += 1
-            log.warning("%s rejected: %s", session, reason)
+            self._bounds.gate.log_limiter.warn("failed", f"{session} rejected: {reason}")
+            if self._meter is not None:
+                self._meter.refused(session.peer, reason)
             session.abort(reason)
             return
         ingest = SessionIngest(
@@ -282,43 +378,69 @@ class Collector:
         )
         self.stats.sessions += 1
         self.stats.open += 1
-        self._sessions_per_host[host] += 1
-        self._sessions[session] = ingest
-        self._divide_memory()
+        self._sessions[session] = None
         if self._disk_full:
             session.read_backpressure.hold(True)
         try:
             await ingest.run()
         finally:
             self.stats.open -= 1
-            self._sessions_per_host[host] -= 1
-            if not self._sessions_per_host[host]:
-                del self._sessions_per_host[host]
-            del self._sessions[session]
-            self._divide_memory()
+            self._sessions.pop(session, None)
 
-    def _reject_reason(self, host: str) -> str:
-        limits = self.limits
-        if self.durable_log.failure:
-            return self.durable_log.failure
-        if self.stats.open >= limits.clients:
-            return f"limit clients={limits.clients}: that many sessions are open"
-        if limits.per_host and self._sessions_per_host[host] >= limits.per_host:
-            return f"limit per_host={limits.per_host}: that many sessions of this address are open"
-        return ""
-
-    def _divide_memory(self) -> None:
-        """Give every session an equal share of the memory limit."""
-        limits = self.limits
-        share = max(MIN_SESSION_BUFFER_BYTES, limits.buffer_bytes // max(1, len(self._sessions)))
-        for session in self._sessions:
-            session.endpoint.limits.session_buffer_bytes = min(limits.session_buffer_bytes, share)
+    def _on_limit(self, name: str) -> None:
+        """A connection was rejected, or lost its place to another."""
+        if name != DESCRIPTOR_LIMIT:
+            self.stats.rejected += 1
+        if isinstance(self._meter, LimitMeter):
+            self._meter.limit_hit("collector", name)
 
     def _on_disk_full(self, full: bool) -> None:
         """Pause reading from all sessions while the disk is full."""
         self._disk_full = full
         for session in self._sessions:
             session.read_backpressure.hold(full)
+        if self._peer_check is not None:
+            self._peer_check.cancel()
+            self._peer_check = None
+        if full:
+            self._schedule_peer_check()
+
+    def _schedule_peer_check(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._peer_check = loop.call_later(PEER_CHECK_SECONDS, self._end_lost_sessions)
+
+    def _end_lost_sessions(self) -> None:
+        """End the sessions whose connection is lost: while they are not read, nothing else does."""
+        for session in list(self._sessions):
+            if peer_condition(session.transport) is PeerCondition.GONE:
+                session.abort("the connection was lost while the disk was full")
+        self._schedule_peer_check()
+
+    def _end_waiting_session(self, addresses: list[str]) -> bool:
+        """Make room while the disk is full: end the oldest session whose peer sends no more.
+
+        What it has sent and the disk has not taken was not confirmed. Return whether there was one.
+
+        Args:
+            addresses: Only sessions of these, as the gate groups them.
+        """
+        if not self._disk_full:
+            return False
+        for session in list(self._sessions):
+            if (
+                address_group(session_host(session)) in addresses
+                and peer_condition(session.transport) is not PeerCondition.PRESENT
+            ):
+                del self._sessions[session]  # it gives its place to one connection only
+                session.abort("the disk is full, and another peer needs the place")
+                return True
+        return False
+
+
+def session_host(session: Session) -> str:
+    """Return the address of a session's peer, without its port; `NO_ADDRESS` if it has none."""
+    peer = transport_info(session.transport, "peername")
+    return str(peer[0]) if isinstance(peer, tuple) else NO_ADDRESS
 
 
 async def collect(
@@ -372,11 +494,9 @@ def recover_and_index(path: str) -> RecoveryResult:
     """Publish files left behind by a killed writer, and write missing index files."""
     result = recover_partial_captures(path)
     for _, name in rotation_files(path):
-        if name.endswith(PART_SUFFIX) or os.path.exists(f"{name}.idx"):
+        if name.endswith(PART_SUFFIX) or os.path.exists(name + INDEX_SUFFIX):
             continue
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{name}.idx{PART_SUFFIX}")  # partial index of a killed writer
             write_index(name)
         except (PolymuxError, OSError) as problem:  # an index is optional
             result.problems.append(f"{name}: has no index: {problem}")

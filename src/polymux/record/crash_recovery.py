@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import re
+import time
 from dataclasses import dataclass, field
 
-from polymux.capture.io.atomic_write import PART_SUFFIX
-from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.atomic_write import PART_SUFFIX, open_locked
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, one_path
 from polymux.capture.pcapng.blocks import interface, section
-from polymux.capture.pcapng.repair import recover
+from polymux.capture.pcapng.repair import recover_locked
 from polymux.capture.pcapng.rotation import rotation_files
 from polymux.core.errors import CaptureError
 
+LEFTOVER_SECONDS = 3600.0  # age at which the temporary file of an index has no writer any more
 # A shorter file has no packets: its writer was killed while writing the header.
 MIN_CAPTURE_BYTES = len(section() + interface())
 
@@ -35,7 +37,8 @@ def recover_partial_captures(path: AnyPath) -> RecoveryResult:
     """Publish the files of a rotation whose recorder was killed.
 
     Files that another recorder is writing (they are locked) are skipped. Files that end within
-    their header are removed. Running it again changes nothing.
+    their header are removed, and so are temporary files of indexes that are an hour old. Running it
+    again changes nothing.
 
     Args:
         path: Base name of the rotation, for example `captures/day.pcapng`.
@@ -44,33 +47,45 @@ def recover_partial_captures(path: AnyPath) -> RecoveryResult:
         What was published, and what could not be.
     """
     result = RecoveryResult()
+    remove_index_leftovers(one_path(path))
     for _, part in rotation_files(one_path(path)):
-        if not part.endswith(PART_SUFFIX) or is_locked(part) or remove_empty(part):
+        if not part.endswith(PART_SUFFIX):
             continue
         try:
-            result.published.append(recover(part))
+            fd = open_locked(part)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # a recorder writes it, or has published it
+        except OSError as problem:
+            result.problems.append(f"{part}: cannot be recovered: {problem.strerror}")
+            continue
+        # From here on it is locked, and the name stands for this file.
+        try:
+            if os.fstat(fd).st_size < MIN_CAPTURE_BYTES:
+                os.unlink(part)
+            else:
+                recover_locked(part, fd)
+                result.published.append(part.removesuffix(PART_SUFFIX))
         except CaptureError as problem:
             result.problems.append(str(problem))
+        finally:
+            os.close(fd)
     return result
 
 
-def is_locked(part: str) -> bool:
-    """Whether a recorder is writing the file."""
+def remove_index_leftovers(path: str) -> None:
+    """Remove partial indexes of killed writers: temporary files that are an hour old."""
+    folder, name = os.path.split(path)
+    stem, extension = os.path.splitext(name)
+    shape = re.compile(
+        rf"\.{re.escape(stem)}-\d+{re.escape(extension + INDEX_SUFFIX)}"
+        rf"\.[0-9a-f]{{8}}{re.escape(PART_SUFFIX)}"
+    )
     try:
-        with open(part, "rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        entries = os.listdir(folder or ".")
     except OSError:
-        return False  # `recover` reports the problem
-    return False
-
-
-def remove_empty(part: str) -> bool:
-    """Remove the file if it has no complete header. Return whether it was removed."""
-    with contextlib.suppress(OSError), open(part, "r+b") as file:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file.fileno()).st_size < MIN_CAPTURE_BYTES:
-            os.unlink(part)
-            return True
-    return False
+        return  # what writes here reports it
+    for entry in entries:
+        part = os.path.join(folder, entry)
+        with contextlib.suppress(OSError):
+            if shape.fullmatch(entry) and time.time() - os.lstat(part).st_mtime > LEFTOVER_SECONDS:
+                os.unlink(part)

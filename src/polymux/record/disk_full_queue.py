@@ -48,6 +48,11 @@ class DiskFullQueue:
         return self._sink.comment_epoch
 
     @property
+    def waiting_count(self) -> int:
+        """How many bursts and callbacks wait in memory."""
+        return len(self._waiting)
+
+    @property
     def full(self) -> bool:
         """Whether packets wait for disk space."""
         return bool(self._waiting)

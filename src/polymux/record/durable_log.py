@@ -22,7 +22,7 @@ from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import DiskFull
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import PolymuxError
-from polymux.record.disk_full_queue import DiskFullQueue
+from polymux.record.disk_full_queue import DiskFullQueue, RetryableSink
 
 log = logging.getLogger("polymux.record")
 
@@ -49,6 +49,7 @@ class DurableLog:
         on_full_change: Called with True when the disk is full and packets wait in memory, with
             False when all of them are written. The caller should write little in between.
         on_failure: Called once, at the first failure.
+        sink: Passes packets on to `writer`, such as a `QuotaWriter`; None: they go there directly.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class DurableLog:
         sync: SyncPolicy,
         on_full_change: Callable[[bool], None],
         on_failure: Callable[[], None],
+        sink: RetryableSink | None = None,
     ) -> None:
         assert writer.worker is not None, "syncs run in the background thread of the writer"
         self.writer = writer
-        self.disk_full_queue = DiskFullQueue(writer, on_full_change)
+        self._sink: RetryableSink = writer if sink is None else sink
+        self.disk_full_queue = DiskFullQueue(self._sink, on_full_change)
         self._on_failure = on_failure
         self.failure = ""
         self.syncs = 0
@@ -99,7 +102,7 @@ class DurableLog:
         self.bytes_written += burst.packet_bytes
         if not self.disk_full_queue.full:
             try:
-                self.writer.offer_burst(burst)
+                self._sink.offer_burst(burst)
                 return
             except DiskFull:
                 pass  # nothing was written: the packets wait below

@@ -18,20 +18,17 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 
-from polymux.aio import Call, ItemReceiver, MinmuxSession, NerdbankSession, OmnistreamsSession
+from polymux.aio import Call, MinmuxSession, NerdbankSession, OmnistreamsSession
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
-from polymux.core.errors import PolymuxError, StreamEnded
+from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.record.durable_log import DurableLog, NotDurable
+from polymux.record.minmux_drain import MinmuxDrain
 
 log = logging.getLogger("polymux.record")
 
-STREAM_POLL_SECONDS = 0.02  # how often new Minmux streams, which are never opened, are looked for
 SYNC_SHARING_SECONDS = 0.02  # how long data of streams without credit waits to share a sync,
 SYNC_NOW_DIVISOR = 8  # unless it fills this fraction of the session's buffer limit
-# Initial credit of a Minmux stream, in bytes or, where items carry their own length, in items.
-ITEM_CREDIT_BYTES = 64 * 1024
-ITEM_CREDIT_ITEMS = 16
 
 
 class SessionIngest:
@@ -61,6 +58,7 @@ class SessionIngest:
         self._unread_streams: dict[Stream, None] = {}
         self._data_arrived = asyncio.Event()
         self._buffer_filling = asyncio.Event()
+        self._drain: MinmuxDrain | None = None  # reads the streams of a Minmux session
         self.open_streams = 0
         """Streams that are not finished."""
 
@@ -79,8 +77,11 @@ class SessionIngest:
                 async for stream in session.incoming:
                     self._start_stream(stream)
             # The peer sends no more; streams that it has ended can still be answered.
-            while self._tasks:
-                await asyncio.wait(self._tasks)
+            # Without a connection no answer can be sent, and the disk need not be waited for.
+            while self._tasks and not session.closed.done():
+                await asyncio.wait(
+                    [*self._tasks, session.closed], return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             for task in (credit_task, *self._tasks):
                 task.cancel()
@@ -105,12 +106,9 @@ class SessionIngest:
 
     async def _ingest_stream(self, stream: Stream) -> None:
         """Read one stream to its end, and answer the end when everything is durable."""
-        self.open_streams += 1
-        self._on_stream_count(1)
+        self._count_stream(1)
         try:
-            if isinstance(stream, ItemReceiver):
-                await self._read_items(stream)
-            elif self.session.endpoint.protocol.has_credit:
+            if self.session.endpoint.protocol.has_credit:
                 await self._read_with_credit(stream)
             else:
                 await self._read_without_credit(stream)
@@ -125,8 +123,7 @@ class SessionIngest:
             self._unread_streams.pop(stream, None)
             if stream.unread_bytes:
                 stream.discard_unread()
-            self.open_streams -= 1
-            self._on_stream_count(-1)
+            self._count_stream(-1)
 
     # Reading, by kind of flow control
 
@@ -155,14 +152,6 @@ class SessionIngest:
                     self._buffer_filling.set()
             await stream.wait_readable()
 
-    async def _read_items(self, stream: ItemReceiver) -> None:
-        """Drop items as they arrive, and hold back their credit."""
-        with contextlib.suppress(StreamEnded):
-            while True:
-                items = await stream.receive_item_count()
-                if items:
-                    self._defer_credit(stream, items)
-
     # Credit
 
     def _defer_credit(self, stream: Stream, units: int) -> None:
@@ -173,7 +162,7 @@ class SessionIngest:
         """Return credit, and count data as read, whenever it has become durable."""
         while True:
             await self._data_arrived.wait()
-            if not self._uncredited:
+            if not self._uncredited and not (self._drain is not None and self._drain.has_changed):
                 # No sender waits for credit: let more data share the sync.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SYNC_SHARING_SECONDS):
@@ -183,6 +172,7 @@ class SessionIngest:
             uncredited, self._uncredited = self._uncredited, {}
             unread = {stream: stream.unread_bytes for stream in self._unread_streams}
             self._unread_streams.clear()
+            items = self._drain.take_changed() if self._drain is not None else {}
             try:
                 await self._durable_log.wait_durable()
             except NotDurable as problem:
@@ -190,6 +180,8 @@ class SessionIngest:
                 return
             for stream, size in unread.items():
                 stream.mark_read(size)
+            if self._drain is not None:
+                self._drain.confirm(items)
             for stream, units in uncredited.items():
                 try:
                     stream.return_credit_now(units)
@@ -208,18 +200,20 @@ class SessionIngest:
 
     async def _ingest_minmux(self, session: MinmuxSession) -> None:
         """Read the configured streams, and every stream on which the peer sends any packet."""
-        for stream_id in self._minmux_streams:
-            self._start_stream(open_item_receiver(session, stream_id))
-        while session.close_reason is None:
-            for stream_id in session.unclaimed_ids():
-                self._start_stream(open_item_receiver(session, stream_id))
-            await asyncio.wait([session.closed], timeout=STREAM_POLL_SECONDS)
+        self._drain = drain = MinmuxDrain(session, self._count_stream, self._data_arrived.set)
+        try:
+            drain.start(self._minmux_streams)
+            with contextlib.suppress(SessionClosed):
+                await session.accept_queue.wait_ended()
+            if drain.has_changed:  # streams that the peer has ended can still be answered
+                items = drain.take_changed()
+                await self._durable_log.wait_durable()
+                drain.confirm(items)
+        except NotDurable as problem:
+            session.abort(str(problem))
+        finally:
+            drain.stop()
 
-
-def open_item_receiver(session: MinmuxSession, stream_id: int) -> ItemReceiver:
-    """Return a receiver that has its initial credit and gets more only by `grant`."""
-    stream = session.receiver(stream_id, window=0)
-    size = stream.stream_format.item_size
-    if not stream.all_received:
-        stream.grant(ITEM_CREDIT_ITEMS if size < 0 else max(1, ITEM_CREDIT_BYTES // max(1, size)))
-    return stream
+    def _count_stream(self, change: int) -> None:
+        self.open_streams += change
+        self._on_stream_count(change)

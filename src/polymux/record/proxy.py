@@ -7,27 +7,32 @@ peer. So everything that a peer has received is in the file, even if the proxy i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.aio.errors import Unreachable, describe_os_error
+from polymux.aio.listener import Listener, open_listener
+from polymux.aio.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
 from polymux.aio.urls import Address, BadUrl, parse_url
+from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink
+from polymux.core.limits import Limits
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue
 from polymux.record.proxy_connection import (
     HOLD_DISK_FULL,
     ProxyConnection,
     ProxySide,
 )
+from polymux.record.secret_log import SecretLog
 
 log = logging.getLogger("polymux.record")
 
@@ -48,7 +53,8 @@ class ProxyStats:
     Attributes:
         connections: Connections accepted.
         open: Connections that are open.
-        refused: Connections that were not forwarded because the upstream could not be reached.
+        refused: Connections that were not forwarded because the upstream could not be reached, or
+            the dialer is not allowed.
         bytes_dialer: Bytes sent by the dialers.
         bytes_acceptor: Bytes sent by the upstream.
         dropped_bytes: Bytes of packets that waited for disk space when the proxy was closed; they
@@ -93,8 +99,16 @@ class RecordingProxy:
         server_hostname: Host name to verify the upstream against; None for that of its URL.
         note: Another line for the comment.
         on_full: What happens while the disk is full. "gap": traffic continues and is not recorded.
-            "block": traffic waits; `sink` must then be a PcapngWriter or a RotatingWriter.
+            "block": traffic waits, and so do new connections; `sink` must then be a PcapngWriter
+            or a RotatingWriter.
         observer: See `TrafficObserver`.
+        limits: `listen_backlog`, `max_sessions`, `max_sessions_per_address` and `max_half_open` of
+            it apply here; `Limits()` by default.
+        allow: Dialers that may connect, as for `polymux.serve`.
+        audit: Where connections and refusals are logged.
+        secrets: Of the contexts `tls` and `upstream_tls`. The secrets of a connection's TLS are
+            then written before its first data, so that other captures of it can be opened; `sink`
+            must be a PcapngWriter or a RotatingWriter.
 
     Raises:
         BadUrl: A URL is invalid, or `listen` needs `tls`.
@@ -113,6 +127,10 @@ class RecordingProxy:
         note: str = "",
         on_full: Literal["gap", "block"] = "gap",
         observer: TrafficObserver | None = None,
+        limits: Limits | None = None,
+        allow: Sequence[str] | None = None,
+        audit: AuditLog | None = None,
+        secrets: SecretLog | None = None,
     ) -> None:
         self.address = parse_url(listen)
         self.upstream = parse_url(upstream)
@@ -121,6 +139,8 @@ class RecordingProxy:
                 raise BadUrl(f"{address}: a recording proxy takes tcp, tls, ws, wss or unix URLs")
         if is_secure(self.address) and tls is None:
             raise BadUrl(f"{self.address}: needs a certificate to listen with")
+        self.allowed = AllowedPeers(allow)
+        self.audit = audit
         self.sink = sink
         self.disk_full_queue: DiskFullQueue | None = None
         if on_full == "block":
@@ -137,7 +157,11 @@ class RecordingProxy:
         self._tls = tls
         self._upstream_tls = upstream_tls
         self._server_hostname = server_hostname
-        self._listener: asyncio.AbstractServer | None = None
+        self._limits = limits or Limits()
+        self.gate = ConnectionGate(gate_limits(self._limits), self._on_limit)
+        """Counts the connections; `gate.counters` has the limits that were hit."""
+        self._secrets = secrets
+        self._listener: Listener | None = None
         self._connections: set[ProxyConnection] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._unnamed_dialers = 0
@@ -157,23 +181,19 @@ class RecordingProxy:
         Raises:
             BadUrl: The URL cannot be listened on.
         """
-        loop = asyncio.get_running_loop()
         address = self.address
         try:
-            if address.scheme == "unix":
-                self._listener = await loop.create_unix_server(self._accept, address.path)
-            else:
-                secure = is_secure(address)
-                listener = await loop.create_server(
-                    self._accept,
-                    address.host,
-                    address.port,
-                    ssl=self._tls if secure else None,
-                    ssl_handshake_timeout=CONNECT_TIMEOUT_SECONDS if secure else None,
-                )
-                self._listener = listener
-                port = listener.sockets[0].getsockname()[1]
-                self.address = Address(address.scheme, address.host, port, address.path)
+            secure = is_secure(address)
+            self._listener = await open_listener(
+                address,
+                self._accept,
+                self.gate,
+                self._limits.listen_backlog,
+                self._tls if secure else None,
+                CONNECT_TIMEOUT_SECONDS,
+            )
+            self.address = self._listener.address
+            warn_if_open_to_all(self.address, self._tls if secure else None, self.allowed)
         except OSError as problem:
             raise BadUrl(f"{address}: cannot listen there: {describe_os_error(problem)}") from None
         self._tick()
@@ -188,9 +208,6 @@ class RecordingProxy:
             self._ticker.cancel()
         if self._listener is not None:
             self._listener.close()
-            if self.address.scheme == "unix":
-                with contextlib.suppress(OSError):
-                    os.unlink(self.address.path)
         if self.disk_full_queue is not None:
             self.stats.dropped_bytes += self.disk_full_queue.discard_waiting()
         for connection in list(self._connections):
@@ -222,15 +239,53 @@ class RecordingProxy:
         """Whether traffic waits for disk space."""
         return self.disk_full_queue is not None and self.disk_full_queue.full
 
+    def _on_limit(self, name: str) -> None:
+        """A limit on connections was hit."""
+        if self.audit is not None:
+            self.audit.limit_hit("proxy", name)
+
+    def write_secrets(self) -> None:
+        """Write the secrets of connections whose TLS handshakes are complete."""
+        if self._secrets is not None and isinstance(self.sink, PcapngWriter | RotatingWriter):
+            self._secrets.write_to(self.sink)
+
     def connection_opened(self, connection: ProxyConnection) -> None:
         self.stats.connections += 1
         self.stats.open += 1
         self._connections.add(connection)
+        connection.number = self.stats.connections
+        if self.audit is not None:
+            dialer = connection.sides[DIALER].transport
+            connection.dialer_name = endpoint_text(*peer_address(dialer, 0))
+            identity = identity_of(dialer)
+            self.audit.write(
+                "connected",
+                connection=connection.number,
+                peer=connection.dialer_name,
+                identity=str(identity) if identity is not None else None,
+            )
+
+    def connection_refused(self, dialer: asyncio.Transport | None, reason: str) -> None:
+        """Count and log a dialer that is not allowed; a warning for the first."""
+        level = logging.INFO if self.stats.refused else logging.WARNING
+        self.stats.refused += 1
+        peer = endpoint_text(*peer_address(dialer, 0))
+        log.log(level, "%s refused: %s", peer, reason)
+        if self.audit is not None:
+            self.audit.refused(peer, reason)
 
     def connection_closed(self, connection: ProxyConnection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
             self.stats.open -= 1
+            if self.audit is not None:
+                self.audit.write(
+                    "disconnected",
+                    connection=connection.number,
+                    peer=connection.dialer_name,
+                    bytes_dialer=connection.forwarded[DIALER],
+                    bytes_acceptor=connection.forwarded[ACCEPTOR],
+                )
 
     def endpoint_addresses(
         self, dialer: asyncio.Transport | None, acceptor: asyncio.Transport | None
@@ -268,8 +323,8 @@ class RecordingProxy:
 
     # Private helpers
 
-    def _accept(self) -> ProxySide:
-        return ProxyConnection(self).sides[DIALER]
+    def _accept(self, place: Place) -> ProxySide:
+        return ProxyConnection(self, place).sides[DIALER]
 
     def _on_connect_failed(self, connection: ProxyConnection, reason: str) -> None:
         self.stats.refused += 1
@@ -278,17 +333,22 @@ class RecordingProxy:
         connection.stop()
 
     def _on_disk_full(self, full: bool) -> None:
-        for connection in self._connections:
+        for connection in list(self._connections):
             for side in connection.sides:
                 if full:
                     side.hold(HOLD_DISK_FULL)
                 else:
                     side.release(HOLD_DISK_FULL)
+            if not full:
+                connection.start()
 
     def _tick(self) -> None:
         """Let the writer keep its intervals without traffic, and log when it starts to lose
         packets."""
         self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        if self.disk_full:
+            for connection in list(self._connections):
+                connection.close_lost_sides()
         sink = self.sink
         if not isinstance(sink, PcapngWriter | RotatingWriter):
             return

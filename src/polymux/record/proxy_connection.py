@@ -9,6 +9,7 @@ while the disk is full.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -16,12 +17,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from polymux.aio.session.socket_options import stop_tls_read_ahead
-from polymux.capture.packets.flow_filter import endpoint_text
+from polymux.aio.session.socket_options import configure_tcp_keepalive, stop_tls_read_ahead
+from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
+from polymux.core.limits import Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.record.peer_condition import PeerCondition, has_unread_bytes, peer_condition
+from polymux.record.session_recorder import identity_note
 
 if TYPE_CHECKING:
+    from polymux.aio.connection_gate import Place
     from polymux.record.proxy import RecordingProxy
 
 # Reasons not to read from a peer: the other one is not connected yet, is slow, or the disk is full.
@@ -44,6 +49,9 @@ class ProxySide(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         stop_tls_read_ahead(transport)
+        configure_tcp_keepalive(
+            transport, Timeouts().keepalive_interval, bound_unacknowledged=False
+        )
         self.connection.on_connection_made(self.side)
 
     def data_received(self, data: bytes) -> None:
@@ -112,10 +120,15 @@ class ProxySide(asyncio.Protocol):
 class ProxyConnection:
     """A dialer's connection to the proxy and the proxy's connection to the acceptor."""
 
-    def __init__(self, proxy: RecordingProxy) -> None:
+    def __init__(self, proxy: RecordingProxy, place: Place) -> None:
         self.proxy = proxy
+        self.place = place
+        self.dialer_spoke = False
         self.sides = (ProxySide(self, DIALER), ProxySide(self, ACCEPTOR))
         self.tcp_writer: TcpConnectionWriter | None = None
+        self.number = 0  # among the connections of the proxy, from 1 on
+        self.dialer_name = ""  # for the audit log
+        self.forwarded = [0, 0]  # bytes recorded of each side
         self._stopped = False
         self._observer: Callable[[int, bytes], None] | None = None
         # Data of the dialer that arrived before the acceptor was connected. At most one read: the
@@ -129,9 +142,18 @@ class ProxyConnection:
         proxy = self.proxy
         dialer, acceptor = self.sides
         if side == DIALER:
+            refusal = proxy.allowed.refusal(dialer.transport)
+            if refusal:
+                proxy.connection_refused(dialer.transport, refusal)
+                self._stopped = True
+                dialer.abort()
+                return
             proxy.connection_opened(self)
+            self.place.attach(lambda _: self.give_up(), lambda: not self.dialer_spoke)
+            self.place.established()  # the handshakes that follow are the peers' own
             dialer.hold(HOLD_CONNECTING)
-            self._connecting = asyncio.get_running_loop().create_task(proxy.connect_upstream(self))
+            if not proxy.disk_full:
+                self.start()
             return
         if self._stopped or dialer.writable_transport is None:
             acceptor.abort()
@@ -139,8 +161,13 @@ class ProxyConnection:
         addresses = proxy.endpoint_addresses(dialer.transport, acceptor.transport)
         if proxy.observer is not None:
             self._observer = proxy.observer(endpoint_text(*addresses[0]))
+        proxy.write_secrets()
         self.tcp_writer = TcpConnectionWriter(
-            proxy.packet_sink, *addresses, time.time_ns(), comment=proxy.comment
+            proxy.packet_sink,
+            *addresses,
+            time.time_ns(),
+            comment=proxy.comment,
+            note=identity_note(dialer.transport),
         )
         if proxy.disk_full:
             acceptor.hold(HOLD_DISK_FULL)
@@ -152,10 +179,37 @@ class ProxyConnection:
             self._record_end(DIALER)
         dialer.release(HOLD_CONNECTING)
 
+    def start(self) -> None:
+        """Connect to the acceptor, unless that has begun. It waits while the disk is full."""
+        if self._connecting is None and not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._connecting = loop.create_task(self.proxy.connect_upstream(self))
+
+    def close_lost_sides(self) -> None:
+        """While the disk is full and nothing is read: close what has lost its peer.
+
+        The loss is recorded, and the other peer learns of it, when there is space. Of a connection
+        that has not begun there is nothing to record.
+        """
+        for proxy_side in self.sides:
+            condition = peer_condition(proxy_side.writable_transport)
+            if self._connecting is None:
+                silent = not has_unread_bytes(proxy_side.writable_transport)
+                if condition is PeerCondition.GONE or (condition is PeerCondition.ENDED and silent):
+                    self._stopped = True
+                    proxy_side.abort()
+            elif condition is PeerCondition.GONE and self.tcp_writer is not None:
+                if not self._stopped:
+                    self.tcp_writer.abort(proxy_side.side, time.time_ns())
+                self._after_recorded(self.sides[1 - proxy_side.side].reset)
+                proxy_side.abort()
+
     def record_and_forward(self, side: int, data: bytes) -> None:
         """Record data of `side`, then forward it."""
         if self._stopped:
             return
+        if side == DIALER:
+            self.dialer_spoke = True
         if self.tcp_writer is None:
             self._early_chunks.append(data)
             return
@@ -163,6 +217,7 @@ class ProxyConnection:
         if self._observer is not None:
             self._observer(side, data)
         self.proxy.stats.add_bytes(side, len(data))
+        self.forwarded[side] += len(data)
         self._after_recorded(partial(self._forward, side, data))
 
     def on_peer_end(self, side: int) -> None:
@@ -184,6 +239,7 @@ class ProxyConnection:
             self.stop()
         if all(each.closed or each.transport is None for each in self.sides):
             self.proxy.connection_closed(self)
+            self.place.release()
             if self._linger_timer is not None:
                 self._linger_timer.cancel()
 
@@ -202,6 +258,11 @@ class ProxyConnection:
         """Close both connections immediately."""
         for proxy_side in self.sides:
             proxy_side.abort()
+
+    def give_up(self) -> None:
+        """Stop, and close both connections immediately: another one takes their place."""
+        self.stop()
+        self.abort()
 
     def _record_end(self, side: int) -> None:
         if self.tcp_writer is not None and not self._stopped:
@@ -228,10 +289,12 @@ class ProxyConnection:
             return
         other = self.sides[1 - side]
         if other.writable_transport is not None:
-            if other.writable_transport.can_write_eof():
-                other.writable_transport.write_eof()
-            else:
+            if not other.writable_transport.can_write_eof():
                 other.close()
+                return
+            # A connection that its peer has reset is closed when the event loop notices.
+            with contextlib.suppress(OSError):
+                other.writable_transport.write_eof()
 
     def _on_side_closed(self, side: int) -> None:
         """One connection is closed: close the other one, or reset it after a grace period."""

@@ -11,9 +11,13 @@ import time
 from collections.abc import Iterable
 from typing import cast
 
+from polymux.aio.peer_identity import identity_of
 from polymux.capture.pcapng.comments import VANTAGES, hint_comment
+from polymux.capture.pcapng.rotation import RotatingWriter
+from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink, TcpConnectionWriter
 from polymux.core.side import DIALER
+from polymux.record.secret_log import SecretLog
 
 UNADDRESSED_HOST = "127.0.0.1"  # both ends of a connection without addresses
 
@@ -30,16 +34,29 @@ class Recorder:
     recording begins after the HTTP upgrade. With `on_full="gap"`, a writer does not block the
     session while the disk is full.
 
+    The names in the peer's certificate, if it was verified, are noted in a comment of the capture.
+
     Args:
         sink: A writer of `polymux.capture`. The caller closes it after the sessions.
+        note: Another comment for each session.
+        secrets: Of the sessions' TLS contexts. The secrets of a session are then written before its
+            first data, so that other captures of it can be opened; `sink` must be a PcapngWriter or
+            a RotatingWriter.
     """
 
-    def __init__(self, sink: PacketSink) -> None:
+    def __init__(self, sink: PacketSink, note: str = "", secrets: SecretLog | None = None) -> None:
         self.sink = sink
+        self.note = note
+        self._secrets = secrets
         self._unaddressed_sessions = 0
 
     def __call__(self, protocol: str, side: int) -> SessionCapture:
         return SessionCapture(self, protocol, side)
+
+    def write_secrets(self) -> None:
+        """Write the secrets of sessions whose TLS handshakes are complete."""
+        if self._secrets is not None and isinstance(self.sink, PcapngWriter | RotatingWriter):
+            self._secrets.write_to(self.sink)
 
     def endpoint_addresses(
         self, transport: asyncio.Transport, side: int
@@ -62,6 +79,12 @@ class Recorder:
         return (own, peer) if side == DIALER else (peer, own)
 
 
+def identity_note(transport: asyncio.BaseTransport | None) -> str:
+    """Return the comment that names the peer by its certificate; empty if it was not verified."""
+    identity = identity_of(transport)
+    return "" if identity is None else f"peer certificate: {identity}"
+
+
 class SessionCapture:
     """Records one session; called by the session (`aio.hooks.SessionRecorder`)."""
 
@@ -74,9 +97,14 @@ class SessionCapture:
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
         """Start to record. Return the transport that the session must use."""
+        self._recorder.write_secrets()
         addresses = self._recorder.endpoint_addresses(transport, self._side)
         self._tcp_writer = TcpConnectionWriter(
-            self._recorder.sink, *addresses, time.time_ns(), comment=self._comment
+            self._recorder.sink,
+            *addresses,
+            time.time_ns(),
+            comment=self._comment,
+            note="\n".join(filter(None, (identity_note(transport), self._recorder.note))),
         )
         # cast: RecordingTransport delegates what it does not define.
         return cast(asyncio.Transport, RecordingTransport(transport, self))

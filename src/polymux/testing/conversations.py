@@ -28,6 +28,7 @@ from polymux.testing.models.mplex import MplexModel
 from polymux.testing.models.nerdbank import NerdbankModel
 from polymux.testing.models.omnistreams import OmnistreamsModel
 from polymux.testing.models.streamux import StreamuxModel
+from polymux.testing.models.yamux import YamuxModel
 
 MODELS: dict[str, type[ProtocolModel]] = {
     "nerdbank": NerdbankModel,
@@ -35,6 +36,7 @@ MODELS: dict[str, type[ProtocolModel]] = {
     "streamux": StreamuxModel,
     "mplex": MplexModel,
     "minmux": MinmuxModel,
+    "yamux": YamuxModel,
 }
 MAX_ATTEMPTS = 40  # conversations tried until the fault could be injected
 SEED_STRIDE = 1_000_000  # between the seeds of two attempts

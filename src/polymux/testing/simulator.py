@@ -15,7 +15,8 @@ from polymux.core.rules import Severity, Violation
 from polymux.core.side import Vantage
 from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.registry import create
-from polymux.testing.drivers.base import Driver, driver_for
+from polymux.testing.drivers.base import Driver
+from polymux.testing.drivers.selection import driver_for
 
 StreamSummaries = dict[str, tuple[int, ...]]
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 import polymux
-from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession, YamuxSession
 from polymux.core.streams import OPEN, StreamState
 
 CASES = [("mplex", "tcp"), ("nerdbank:version=1", "tcp"), ("nerdbank:version=3", "tcp"),
          ("omnistreams", "tcp"), ("omnistreams", "ws"), ("streamux", "tcp"),
-         ("minmux", "tcp")]  # fmt: skip
+         ("minmux", "tcp"), ("yamux", "tcp")]  # fmt: skip
 
 
 @pytest.fixture
@@ -37,6 +37,12 @@ async def use_streams(session: Session) -> None:
     elif isinstance(session, MinmuxSession):
         await session.sender(1).send(b"abc")
         assert await session.receiver(2).receive() == b"abc"
+    elif isinstance(session, YamuxSession):
+        assert await session.ping() >= 0
+        async with await session.open() as stream:
+            await stream.send(b"x")
+            assert await stream.receive() == b"x"
+        await session.open()
     elif isinstance(session, OmnistreamsSession):
         async with await session.open("x") as outlet:
             await outlet.send(b"x")
@@ -59,6 +65,9 @@ async def answer(session: Session) -> None:
             outlet = session.sender(2)
             async for items in session.receiver(1):
                 await outlet.send(items)
+        elif isinstance(session, YamuxSession):
+            async for stream in session.incoming:
+                await stream.send(await stream.receive())
         else:
             async for stream in session.incoming:
                 if stream.name == "x" and not isinstance(session, OmnistreamsSession):

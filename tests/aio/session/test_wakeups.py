@@ -200,7 +200,8 @@ async def test_nested_data_received_resumes_readers_after_the_outer_call() -> No
         seen: list[tuple[bool, bool]] = []
 
         def deliver() -> None:
-            far.wakeup_queue.begin_receive()
+            far.wakeup_queue.depth += 1  # as in a call of `data_received`
+            far.socket_writer.in_receive = True
             far.data_received(content(theirs, b"hi"))
             seen.append((reading.done(), far.socket_writer.in_receive))
             far.wakeup_queue.end_receive()

@@ -30,6 +30,7 @@ PROTOCOLS = (
     "omnistreams:numbering=legacy",
     "streamux",
     "minmux",
+    "yamux",
 )
 
 

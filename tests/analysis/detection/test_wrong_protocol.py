@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Record, analyse, save
 
-from polymux.analysis.detection.detector import find_mismatch, select_variant
+from polymux.analysis.detection.detector import MISMATCH_PREFIX, find_mismatch, select_variant
 from polymux.analysis.detection.sample import SessionSample
-from polymux.analysis.detection.selection import MISMATCH_PREFIX
 from polymux.analysis.options import AnalysisOptions
 from polymux.protocols.registry import protocol_names
 from polymux.testing.conversations import MODELS
 from polymux.testing.models.base import ModelConversation
 from polymux.testing.simulator import Simulation
 
-SPOKEN = ("mplex", "nerdbank:version=1", "nerdbank:version=3", "omnistreams", "streamux", "minmux")
+SPOKEN = ("mplex", "nerdbank:version=1", "nerdbank:version=3", "omnistreams", "streamux", "minmux",
+          "yamux")  # fmt: skip
 
 
 def traffic(protocol: str, seed: int = 1, steps: int = 300) -> SessionSample:

@@ -9,8 +9,8 @@ import pytest
 from tests.analysis.recorded_conversation import MS, START, Stage, analyse, save
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output.content_rows import ContentCollector
 from polymux.analysis.output.parquet import TableWriter, read_table
+from polymux.analysis.output.row_columns import ContentCollector
 from polymux.analysis.schema.stream_keys import BadStreamKey, parse_stream_key
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.analysis.tracking.session_tracker import SessionTracker
@@ -23,7 +23,7 @@ from polymux.testing.simulator import Simulation
 
 PROTOCOLS = (
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
-    "omnistreams:numbering=spec", "streamux", "minmux",
+    "omnistreams:numbering=spec", "streamux", "minmux", "yamux",
 )  # fmt: skip
 
 

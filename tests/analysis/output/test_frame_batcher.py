@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, START, Found, Row, Stage, save
 
-from polymux.analysis.arrow.batches import SCHEMAS, frames_batch, kind_names
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES, FrameBatcher
-from polymux.analysis.output.frame_page import FramePage
+from polymux.analysis.output.arrow_batches import SCHEMAS, frames_batch, kind_names
 from polymux.analysis.output.parquet import TableWriter, read_table, write_empty_tables
-from polymux.analysis.output.row_batcher import DEFAULT_BATCH_ROWS, RowBatcher
+from polymux.analysis.output.row_batcher import (
+    DEFAULT_BATCH_ROWS,
+    MAX_PENDING_TEXT_BYTES,
+    FrameBatcher,
+    RowBatcher,
+)
+from polymux.analysis.output.row_columns import FramePage
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions

@@ -137,3 +137,12 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(recorded: str, tmp_p
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OutputError, match="cannot be written"):
         written(recorded, tmp_path / "out")
+
+
+def test_lists_are_written_as_the_format_asks_for(tmp_path: Path) -> None:
+    """Iceberg finds the elements of a list by the name that the specification gives them."""
+    write_empty_tables(tmp_path)
+    (path,) = (tmp_path / "sessions").glob("*.parquet")
+    columns = pq.ParquetFile(path).schema
+    names = [columns.column(number).path for number in range(len(columns))]
+    assert "capture.list.element" in names

@@ -11,9 +11,12 @@ from tests.analysis.recorded_conversation import Stage
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output import session_rows as rows
-from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
 from polymux.analysis.output.parquet import TableWriter, read_table
-from polymux.analysis.output.row_batcher import DEFAULT_BATCH_ROWS, RowBatcher
+from polymux.analysis.output.row_batcher import (
+    DEFAULT_BATCH_ROWS,
+    MAX_PENDING_TEXT_BYTES,
+    RowBatcher,
+)
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import Found, Row
 
-from polymux.analysis.arrow.batches import SCHEMAS
 from polymux.analysis.output import row_batcher as batcher
-from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
-from polymux.analysis.output.row_batcher import RowBatcher
-from polymux.analysis.output.timeline_rows import TimelineRows
+from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.row_batcher import MAX_PENDING_TEXT_BYTES, RowBatcher
+from polymux.analysis.output.row_columns import TimelineRows
 
 numbers = st.integers(0, 2**62)
 rows = st.tuples(

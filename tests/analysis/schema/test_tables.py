@@ -16,10 +16,11 @@ from polymux.core.errors import MissingExtra
 # "_S" stands for two adjacent columns, one per side.
 DESIGNED = {
     "captures": "file format status packets tcp_packets other_packets fragments bytes error "
-    "error_offset",
+    "error_offset sensor",
     "sessions": "session_id capture protocol version dialect evidence vantage dialer acceptor "
     "started_at ended_at frames streams bytes_S payload_bytes_S missing_bytes_S "
-    "undecoded_bytes_S overhead_bytes_S violations ending note rtt_us",
+    "undecoded_bytes_S overhead_bytes_S violations ending note rtt_us tls server_name alpn "
+    "tls_records tls_unopened tls_handshake_us sensor connection_id",
     "streams": "session_id stream opener stream_id incarnation name name_bytes opened_at "
     "accepted_at closed_at ending reset_by error bytes_S units_S frames_S ended_S "
     "credit_granted_S peak_in_flight_bytes_S blocked_us_S first_at_S last_at_S window_bytes_S "

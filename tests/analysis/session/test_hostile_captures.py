@@ -18,6 +18,7 @@ from polymux.testing.simulator import Simulation
 PROTOCOLS = (
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
     "omnistreams:numbering=spec", "omnistreams:numbering=legacy", "streamux", "minmux",
+    "yamux",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tests.analysis.packet_script import Wire, wire
 from tests.analysis.recorded_conversation import MS, START, Found, Record, Row, Stage, analyse
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.tracking.intervals import Intervals
+from polymux.analysis.tracking.stall_evidence import Intervals
 from polymux.capture.packets.packet_refs import ACK, PSH
 from polymux.core.streams import StreamState
 from polymux.text.units import duration_text, rate_text, size_text

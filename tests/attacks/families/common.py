@@ -11,6 +11,7 @@ from tests.attacks.attacker_connection import WS
 from tests.attacks.runner import SOAK, Play, Scene
 
 MPLEX, STREAMUX, MINMUX, OMNI = "mplex", "streamux", "minmux", "omnistreams"
+YAMUX = "yamux"
 V1, V2, V3 = "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"
 NERDBANK = (V1, V2, V3)
 PROFILE = f"minmux:profile={Path(__file__).parents[1] / 'profile.toml'}"
@@ -36,6 +37,8 @@ def opening(protocol: str, n: int) -> bytes:
         return words.omni(words.CREATE, bytes([n % 256]))
     if protocol == STREAMUX:
         return words.streamux(n % 16384, b"x")
+    if protocol == YAMUX:
+        return words.yamux(words.YAMUX_UPDATE, words.SYN, 2 * n + 1)
     return words.write_items(2 * n + 1, b"x")
 
 
@@ -48,6 +51,8 @@ def resetting(protocol: str, n: int) -> bytes:
         return wire.frame(words.TERMINATED, wire.number(n))
     if protocol == OMNI:
         return words.omni(words.CANCEL_RECEIVE, bytes([n % 256]))
+    if protocol == YAMUX:
+        return words.yamux(words.YAMUX_UPDATE, words.RST, 2 * n + 1)
     return words.streamux(n % 16384) if protocol == STREAMUX else words.stop(2 * n + 1)
 
 
@@ -62,6 +67,8 @@ def content(protocol: str, n: int, data: bytes) -> bytes:
         return words.omni(words.DATA, bytes([n % 256]) + data)
     if protocol == STREAMUX:
         return words.streamux(n % 16384, data)
+    if protocol == YAMUX:
+        return words.yamux(words.YAMUX_DATA, 0, 2 * n + 1, 0, data)
     return words.write_items(2 * n + 1, data)
 
 
@@ -106,5 +113,5 @@ def over_websocket(message: bytes) -> bytes:
 
 
 __all__ = ["ALL", "BUCKET", "DUPLEX", "MINMUX", "MPLEX", "NERDBANK", "OMNI", "PAIRS", "PROFILE",
-           "STREAMUX", "V1", "V2", "V3", "WS", "content", "flooding", "nerdbank", "opening",
-           "over_websocket", "repeated", "resetting", "saying"]  # fmt: skip
+           "STREAMUX", "V1", "V2", "V3", "WS", "YAMUX", "content", "flooding", "nerdbank",
+           "opening", "over_websocket", "repeated", "resetting", "saying"]  # fmt: skip

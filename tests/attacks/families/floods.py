@@ -19,6 +19,7 @@ from tests.attacks.families.common import (
     V2,
     V3,
     WS,
+    YAMUX,
     content,
     flooding,
     nerdbank,
@@ -58,7 +59,7 @@ def dribbling(protocol: str) -> Play:
 
 
 # What may be sent without more leave: a window of bytes, messages on order, credit.
-LEAVE = {V2: 60_000, V3: 60_000, OMNI: 0, MINMUX: 60_000}
+LEAVE = {V2: 60_000, V3: 60_000, OMNI: 0, MINMUX: 60_000, YAMUX: 60_000}
 
 
 def dribble() -> list[Attack]:

@@ -16,7 +16,7 @@ from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
 from polymux.capture.io.read_ahead import NOT_STARTED, ReadAhead, ReadCoalescer
 from polymux.capture.io.read_coalescing import PayloadRequest
 from polymux.capture.io.sources import PlainSource
-from polymux.capture.tcp.events import TcpEvents
+from polymux.capture.tcp.reassembly import TcpEvents
 from polymux.core.errors import CaptureError
 
 FLOWS = 12

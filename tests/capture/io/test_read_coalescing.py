@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.capture.io.read_coalescing import MAX_WINDOW_BYTES, SequentialRun, read_interleaved
-from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, TcpEvents
 from polymux.core.errors import CaptureError
 
 SIZE = 5 * 1024 * 1024

@@ -18,13 +18,13 @@ from polymux.capture import (
     FilePool,
     FlowFilter,
     TcpSession,
-    index_file,
     read_sessions,
 )
 from polymux.capture.io import mmap_gather as mmap_gather
 from polymux.capture.io.read_runs import MAX_RUN_BYTES, MAX_RUN_PIECES, ReadRun, read_run
 from polymux.capture.io.sources import PlainSource
-from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
+from polymux.capture.packets.indexer import index_flows
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, TcpEvents
 from polymux.capture.tcp.sessions import read_payload
 from polymux.core.errors import CaptureError
 
@@ -175,7 +175,7 @@ def test_few_blocks_of_mapped_files_are_resident_at_a_time(
 
     monkeypatch.setattr(mmap_gather.MappedFile, "drop_pages", count_forget)
     with FilePool(resident_limit=3 * 65536) as pool:
-        reader = CaptureReader(pool, [index_file(path)], FlowFilter())
+        reader = CaptureReader(pool, [index_flows(path)], FlowFilter())
         assert {numbered(each): streams(each) for each in reader} == {
             flow: sent(flow) for flow in range(FLOWS)
         }

@@ -201,7 +201,7 @@ def test_a_pipe_longer_than_the_limit_is_refused(tmp_path: Path) -> None:
 
     def pour() -> None:
         with contextlib.suppress(BrokenPipeError):
-            path.write_bytes(bytes(1 << 20))
+            path.write_bytes(b"\n\r\r\n" + bytes(1 << 20))
 
     writer = threading.Thread(target=pour)
     writer.start()

@@ -24,7 +24,7 @@ from polymux.capture import (
     read_sessions,
     sessions_of,
 )
-from polymux.capture.packets.flow_table import FlowTable
+from polymux.capture.packets.decoder import FlowTable
 
 
 class MemorySource:

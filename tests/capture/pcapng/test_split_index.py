@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,19 +69,7 @@ def cuts_of(path: str, limits: CaptureLimits) -> list[FileRange]:
 def cut(states: list[FileRange], size: int) -> list[FileRange]:
     """Ranges between the given starts, the last one open."""
     starts = [*states, FileRange(start=-1)]
-    return [
-        FileRange(
-            a.start,
-            b.start,
-            a.file_format,
-            a.big_endian,
-            a.nanosecond_times,
-            a.section_hint,
-            a.interfaces,
-        )
-        for a, b in itertools.pairwise(starts)
-        if a.start < size
-    ]
+    return [replace(a, end=b.start) for a, b in itertools.pairwise(starts) if a.start < size]
 
 
 def references(indexes: list[FileIndex]) -> dict[tuple[bytes, int], list[tuple[bytes, str]]]:
@@ -222,12 +211,13 @@ def test_the_index_of_a_file_that_grew_is_extended_by_scanning_on(
         lambda text: "[]",
         lambda text: "null",
         lambda text: "{" * 100_000,
-        lambda text: text.replace('"polymux-index": 1', '"polymux-index": 2'),
+        lambda text: text.replace('"polymux-index": ', '"polymux-index": 9'),
         lambda text: text.replace('"bytes": ', '"bytes": 9'),
         lambda text: text.replace('"proof": "', '"proof": "0'),
         lambda text: text.replace('"start": 0', '"start": 4'),
         lambda text: text.replace('"big_endian": false', '"big_endian": "no"'),
         lambda text: text.replace('"interfaces": []', '"interfaces": 7'),
+        lambda text: text.replace('"sensor_hint": ""', '"sensor_hint": 7'),
     ],
 )
 def test_an_index_that_does_not_match_is_not_used(

@@ -11,10 +11,8 @@ from tests.capture.conftest import in_memory
 
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.packet_refs import ACK, FIN, LOW32, REF_BYTES, RST, SYN
-from polymux.capture.tcp.direction import TcpDirection
-from polymux.capture.tcp.events import TcpEvents
 from polymux.capture.tcp.flow_order import FlowOrder
-from polymux.capture.tcp.reassembly import Reassembler
+from polymux.capture.tcp.reassembly import Reassembler, TcpDirection, TcpEvents
 
 LIMITS = CaptureLimits()
 FACTS = (

@@ -18,8 +18,7 @@ import polymux
 from polymux import PolymuxError, SessionClosed, Timeouts
 from polymux.aio.connect import Unreachable
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.session.analyzer import analyze_session
-from polymux.analysis.session.summary import SessionSummary
+from polymux.analysis.session.analyzer import SessionSummary, analyze_session
 from polymux.capture import read_sessions
 from polymux.record import Collector, CollectorLimits, NotDurable, collect
 from polymux.record import tls_contexts as tls
@@ -263,7 +262,9 @@ async def test_clients_beyond_the_limits_are_rejected(tmp_path: Path) -> None:
     async with collecting(tmp_path, "mplex", limits=limits) as collector:
         url = collector.urls[0]
         sessions = [await polymux.connect(url, protocol="mplex") for _ in range(2)]
-        await until(lambda: collector.stats.open == 2)
+        for session in sessions:  # one that sends nothing would make room for the third
+            await (await session.open()).send(b"here")
+        await until(lambda: collector.stats.open_streams == 2)
         third = await polymux.connect(url, protocol="mplex")
         await third.wait_closed()
         assert collector.stats.rejected == 1
@@ -353,7 +354,9 @@ async def test_an_index_that_a_killed_collector_could_not_write_is_written_by_th
     collector = await collect(TCP, protocol="mplex", out=str(tmp_path))
     await push_duplex(collector.urls[0], "mplex")
     [name] = await collector.close()
-    os.rename(f"{name}.idx", f"{name}.idx.part")
+    part = tmp_path / ".collect-00001.pcapng.idx.0123abcd.part"
+    os.rename(f"{name}.idx", part)
+    os.utime(part, (0, 0))  # long ago: no other process still writes it
     collector = await collect(TCP, protocol="mplex", out=str(tmp_path))
     await collector.close()
     assert sorted(os.listdir(tmp_path)) == ["collect-00001.pcapng", "collect-00001.pcapng.idx"]

@@ -29,11 +29,11 @@ sys.meta_path.insert(0, HidePolymux())
 """
 
 DRIVER = """
-import json, os, sys, threading, time
+import json, os, shutil, sys, threading, time
 from polymux.spark import analyze, progress, spark_session
-from polymux.core.errors import PolymuxError
+from polymux.core.errors import CaptureUnavailable, PolymuxError
 
-master, conf, capture, out, flag = sys.argv[1:]
+master, conf, capture, small, out, flag = sys.argv[1:]
 told = {"walked": []}
 size = os.path.getsize(capture) // TASKS
 
@@ -56,6 +56,19 @@ with spark_session(master, conf=json.loads(conf)) as spark:
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     told["executors"] = executors
     told["session goes on"] = spark.range(3).count()
+    # A file that the driver sees and no worker does: each has a working directory of its own. It is
+    # one of more files than are looked for before the work begins.
+    os.mkdir("many")
+    for number in range(21):
+        shutil.copy(small, f"many/{number:02}.pcapng")
+    shutil.copy(small, "z-unseen.pcapng")
+    try:
+        unseen = "/proc/self/cwd/z-unseen.pcapng"
+        analyze(spark, [os.path.abspath("many"), unseen], out, content=True)
+    except CaptureUnavailable as lost:
+        told["lost"] = str(lost)
+    shutil.rmtree("many")
+    os.remove("z-unseen.pcapng")
 # Workers on a machine without polymux.
 bare = os.path.join(os.path.dirname(flag), "bare")
 os.mkdir(bare)
@@ -76,6 +89,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("captures")
     path = folder / "all.pcapng"
     record([path], conversations(300, 40))
+    record([folder / "small.pcapng"], conversations(900, 1))
     return path
 
 
@@ -98,8 +112,9 @@ def told(standalone_cluster: Cluster, run_driver: RunDriver, capture: Path) -> A
     killer.start()
     out = capture.parent / "tables"
     told = run_driver(
-        DRIVER, cluster.master, json.dumps(cluster.conf), str(capture), str(out), str(flag),
-        loss="Lost executor",
+        DRIVER, cluster.master, json.dumps(cluster.conf), str(capture),
+        str(capture.parent / "small.pcapng"), str(out), str(flag),
+        loss=("Lost executor", "requests outstanding when connection"),
     )  # fmt: skip
     told["killed"] = killed.is_set()
     cluster.start_worker(1)
@@ -126,6 +141,12 @@ def test_a_worker_killed_during_the_walk_changes_no_row_and_doubles_none(
     assert digest_tables(out) == digest_tables(capture.parent / "tables")
     assert not [path.name for path in out.rglob("*") if path.name.startswith(".")]
     assert told["session goes on"] == 3
+
+
+def test_a_file_that_no_worker_sees_fails_the_run_which_names_it(told: Any, capture: Path) -> None:
+    assert "z-unseen.pcapng: cannot be opened: No such file" in told["lost"]
+    # The tables are those of the run before.
+    assert digest_tables(capture.parent / "tables") == digest_tables(capture.parent / "plain")
 
 
 def test_workers_without_the_package_are_named_before_any_work(told: Any, capture: Path) -> None:

@@ -14,7 +14,12 @@ from polymux.cli.commands.analyze import print_summary
 from polymux.cli.support.output import plural
 from polymux.spark.batch.analyze_stage import StageResult, analyze_flows
 from polymux.spark.batch.pipeline import Analysis
-from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, ReferenceWriter
+from polymux.spark.batch.reference_shuffle import (
+    MIN_BUCKETS,
+    FlowSelection,
+    ReferenceReader,
+    ReferenceWriter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +58,7 @@ def analysed(capture: Path, out: Path) -> StageResult:
     index = index_file(str(capture))
     with ReferenceWriter(str(out)) as writer:
         writer.add(index.rows)
-    flows = ReferenceReader(
-        str(out), [writer.result.name], FlowSelection(frozenset(writer.result.bucket_costs))
-    )
+    flows = ReferenceReader(str(out), [writer.result.name], FlowSelection(range(MIN_BUCKETS)))
     return analyze_flows(flows, str(out), AnalysisOptions("mplex"), CaptureLimits())
 
 

@@ -15,9 +15,10 @@ from tests.spark.random_captures import conversations, record, without_spark
 from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.capture import CaptureLimits
-from polymux.capture.io import remote
+from polymux.capture.io import file_pool, remote
 from polymux.capture.io.discovery import find_inputs
-from polymux.capture.io.remote import RemoteSource, UrlFilePool, open_capture
+from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.remote import RemoteSource, open_capture
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.spark.batch.pipeline import analyze
 
@@ -69,6 +70,7 @@ def test_files_directories_globs_and_urls_are_found_and_each_once(folder: Path) 
     assert names([str(plain / "[12].pcapng"), str(plain)]) == ["1.pcapng", "2.pcapng", "0.pcapng"]
     assert names([f"{folder}/**/2.pcapng"]) == ["2.pcapng", "2.pcapng"]
     assert names([f"file://{plain}/1.pcapng", f"{plain}/1.pcapng"]) == ["1.pcapng"]
+    assert names([f"file:{plain}/1.pcapng"]) == ["1.pcapng"]
     assert names([f"fsspec+file://{plain}"]) == ["0.pcapng", "1.pcapng", "2.pcapng"]
     sizes = {Path(each.path).name: each.size for each in find_inputs([f"fsspec+file://{plain}"])}
     assert sizes["1.pcapng"] == (plain / "1.pcapng").stat().st_size
@@ -148,14 +150,14 @@ def test_a_remote_file_reads_as_the_file_itself(data: bytes, piece: int, seed: i
 
 def test_a_bounded_number_of_remote_files_stays_open(tmp_path: Path) -> None:
     urls = []
-    for number in range(remote.MAX_OPEN_FILES + 5):
+    for number in range(file_pool.MAX_OPEN_REMOTE_FILES + 5):
         (tmp_path / f"{number}").write_bytes(b"%03d" % number)
         urls.append(f"fsspec+file://{tmp_path}/{number}")
     with UrlFilePool(CaptureLimits()) as files:
         readers = [files.reader(url) for url in urls]
         for _ in range(2):
             assert [read(0, 3) for read in readers] == [b"%03d" % n for n in range(len(urls))]
-        assert len(files.remote_sources) == remote.MAX_OPEN_FILES
+        assert len(files.remote_sources) == file_pool.MAX_OPEN_REMOTE_FILES
 
 
 def test_compression_behind_a_url_is_found_by_its_mark(folder: Path) -> None:

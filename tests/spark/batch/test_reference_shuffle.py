@@ -22,7 +22,7 @@ from polymux.capture import (
 )
 from polymux.capture.packets import indexer as capture_index
 from polymux.capture.packets.packet_refs import REF_BYTES
-from polymux.capture.tcp.ref_storage import MAX_PAGES_IN_MEMORY, PAGE_ENTRIES, WINDOW_RECORDS
+from polymux.capture.tcp.flow_order import MAX_PAGES_IN_MEMORY, PAGE_ENTRIES, WINDOW_RECORDS
 from polymux.core.errors import PolymuxError
 from polymux.spark.batch import reference_shuffle as exchange
 from polymux.spark.batch.reference_shuffle import (
@@ -32,6 +32,7 @@ from polymux.spark.batch.reference_shuffle import (
     ReferenceWriter,
     StoredFlow,
     TempSpool,
+    bucket_of,
 )
 
 FLOW = bytes(30) + b"\x40\x00" + bytes(2) + b"\x23\x28"
@@ -76,6 +77,12 @@ def flow_of(packets: int, files: int, seed: int) -> list[FlowRefs]:
     return rows
 
 
+def only(flow: bytes) -> FlowSelection:
+    """A task for one flow."""
+    bucket = bucket_of(flow)
+    return FlowSelection(range(bucket, bucket + 1), frozenset({flow}), only_flows=True)
+
+
 def open_reader(_: str) -> Callable[[int, int], bytes]:
     return lambda offset, size: bytes(size)
 
@@ -107,9 +114,7 @@ def stored(staging: Path, rows: list[FlowRefs]) -> StoredFlow:
     """The rows as an index task writes them."""
     with ReferenceWriter(str(staging)) as writer:
         writer.add(rows)
-    (flow,) = ReferenceReader(
-        str(staging), [writer.result.name], FlowSelection(flows=frozenset({FLOW}))
-    )
+    (flow,) = ReferenceReader(str(staging), [writer.result.name], only(FLOW))
     return flow
 
 
@@ -125,7 +130,7 @@ def test_a_walk_over_stored_references_sees_what_one_over_all_of_them_sees(
     assert flow.held_bytes == exchange.MAX_HELD_REF_BYTES
     assert max(row.packets for row in flow.rows()) > WINDOW_RECORDS
     assert all(row.refs == b"" for row in flow.rows())
-    with TempSpool(str(tmp_path)) as spool:
+    with TempSpool() as spool:
         (session,) = sessions_of(flow.rows(), open_reader, spool=spool.open)
         found = seen(session)
         assert session.scan_packets().packets == packets
@@ -168,9 +173,7 @@ def test_a_cut_before_a_packet_that_ends_a_part_without_payload_loses_nothing(
     with ReferenceWriter(str(tmp_path)) as writer:
         writer.add(index_range(str(path), FileRange(), limits=limits, emit=writer.add).rows)
     (flow,) = writer.result.heavy_flow_costs
-    (found,) = ReferenceReader(
-        str(tmp_path), [writer.result.name], FlowSelection(flows=frozenset({flow}))
-    )
+    (found,) = ReferenceReader(str(tmp_path), [writer.result.name], only(flow))
     rows = found.rows()
     assert [row.packets for row in rows] == [2, 1, 1]
     with FilePool(limits) as files:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.random_captures import conversations, record
 
-from polymux.analysis.arrow.batches import SCHEMAS
+from polymux.analysis.output.arrow_batches import SCHEMAS
 from polymux.analysis.output.parquet import COMPACT_AFTER_BYTES, TableWriter, read_table
 from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
 from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT

@@ -10,13 +10,18 @@ from hypothesis import strategies as st
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.analysis.session.interleaving import MAX_HELD_BYTES, MAX_INTERLEAVED_FLOWS, interleave
 from polymux.capture import CaptureLimits
 from polymux.capture.io.discovery import find_inputs
-from polymux.capture.io.read_ahead import ReadAhead
-from polymux.spark.batch.index_stage import run_index_stage
+from polymux.capture.io.read_ahead import (
+    MAX_HELD_BYTES,
+    MAX_INTERLEAVED_FLOWS,
+    ReadAhead,
+    interleave,
+)
+from polymux.spark.batch.analyze_stage import plan_analyze_tasks
+from polymux.spark.batch.index_stage import plan_index_tasks, run_index_stage
 from polymux.spark.batch.pipeline import analyze
-from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
+from polymux.spark.batch.reference_shuffle import bucket_of
 from polymux.testing.simulator import Simulation
 
 if TYPE_CHECKING:
@@ -36,13 +41,13 @@ def test_the_huge_session_begins_first_in_a_task_of_its_own(
     told = run_index_stage(
         spark, plan_index_tasks(found, 2, share), str(tmp_path / "staging"), CaptureLimits()
     )
-    heaviest = max(
-        told[0].heavy_flow_costs,
-        key=lambda flow: sum(each.heavy_flow_costs.get(flow, 0) for each in told),
-    )
+    heaviest = max(told.flow_costs, key=lambda flow: told.flow_costs[flow])
     tasks = plan_analyze_tasks(told, 2, share // 2)
     assert tasks[0].flows == {heaviest}
-    assert all(heaviest in task.flows for task in tasks[1:])
+    assert not any(
+        bucket_of(heaviest, told.buckets) in task.buckets and task.accepts(heaviest)
+        for task in tasks[1:]
+    )
     without_spark([capture], tmp_path / "plain")
     done = analyze(
         spark, [str(capture)], str(tmp_path / "t"), content=True, max_partition_bytes=share

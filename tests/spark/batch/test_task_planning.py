@@ -10,34 +10,32 @@ from hypothesis import strategies as st
 from polymux.capture import FlowRefs
 from polymux.capture.io.discovery import CaptureFile
 from polymux.spark.batch import reference_shuffle as exchange
+from polymux.spark.batch.analyze_stage import HEAVY_FLOW_COST, plan_analyze_tasks
+from polymux.spark.batch.index_stage import MAX_TASK_BYTES, MIN_TASK_BYTES, plan_index_tasks
 from polymux.spark.batch.reference_shuffle import (
     IndexResult,
+    IndexTotals,
     ReferenceReader,
     ReferenceWriter,
     bucket_of,
-)
-from polymux.spark.batch.task_planning import (
-    HEAVY_FLOW_COST,
-    MAX_TASK_BYTES,
-    MIN_TASK_BYTES,
-    plan_analyze_tasks,
-    plan_index_tasks,
 )
 
 FLOWS = st.binary(min_size=36, max_size=36)
 
 
-def found_in(spans: list[dict[bytes, int]]) -> list[IndexResult]:
-    """What index tasks would tell about flows of these weights."""
-    told = []
+def found_in(spans: list[dict[bytes, int]], reported: int = 100) -> IndexTotals:
+    """What index tasks would tell about flows of these weights, `reported` buckets one by one."""
+    told = IndexTotals()
     for weights in spans:
-        found = IndexResult("x")
+        found = IndexResult("x", cost=sum(weights.values()))
         for flow, weight in weights.items():
             bucket = bucket_of(flow)
             found.bucket_costs[bucket] = found.bucket_costs.get(bucket, 0) + weight
         heaviest = sorted(weights, key=lambda flow: -weights[flow])[:3]
         found.heavy_flow_costs = {flow: weights[flow] for flow in heaviest}
-        told.append(found)
+        costs = sorted(found.bucket_costs.items(), key=lambda pair: -pair[1])
+        found.bucket_costs = dict(costs[:reported])
+        told.add(IndexResult.unpack(found.pack()))
     return told
 
 
@@ -45,18 +43,14 @@ def found_in(spans: list[dict[bytes, int]]) -> list[IndexResult]:
     st.lists(st.dictionaries(FLOWS, st.integers(1, 1 << 30), max_size=8), max_size=4),
     st.integers(1, 9),
     st.sampled_from([0, 1000, 1 << 20]),
+    st.sampled_from([0, 1, 2, 100]),
 )
 def test_every_flow_is_wanted_by_exactly_one_task(
-    spans: list[dict[bytes, int]], cores: int, target: int
+    spans: list[dict[bytes, int]], cores: int, target: int, reported: int
 ) -> None:
-    tasks = plan_analyze_tasks(found_in(spans), cores, target)
+    tasks = plan_analyze_tasks(found_in(spans, reported), cores, target)
     for flow in {flow for span in spans for flow in span}:
-        wanted = [
-            task
-            for task in tasks
-            if (bucket_of(flow) in task.buckets and flow not in task.flows)
-            or (not task.buckets and flow in task.flows)
-        ]
+        wanted = [task for task in tasks if bucket_of(flow) in task.buckets and task.accepts(flow)]
         assert len(wanted) == 1
 
 
@@ -74,7 +68,8 @@ def test_a_huge_flow_has_a_task_of_its_own_and_begins_first() -> None:
     )
     assert tasks[0].flows == {huge}
     assert tasks[1].flows == {large}
-    assert all(task.buckets and task.flows == {huge, large} for task in tasks[2:])
+    assert [flow for task in tasks[2:] for flow in task.flows] in ([huge, large], [large, huge])
+    assert not any(task.only_flows for task in tasks[2:])
     assert len(tasks) == 2 + 4
 
 
@@ -112,7 +107,9 @@ def test_rows_come_back_as_they_were_written_and_only_those_wanted(tmp_path: Pat
     with ReferenceWriter(str(tmp_path)) as writer:
         writer.add(rows[:7])
         writer.add(rows[7:])
-    tasks = plan_analyze_tasks([writer.result], 1, 400)
+    totals = IndexTotals()
+    totals.add(writer.result)
+    tasks = plan_analyze_tasks(totals, 1, 400)
     assert len(tasks) > 3
     names = [writer.result.name]
     read = [[flow.rows() for flow in ReferenceReader(str(tmp_path), names, task)] for task in tasks]

@@ -87,6 +87,21 @@ def test_a_query_prunes_joins_and_counts_as_any_other(spark: "SparkSession", fol
     assert counts[0] > counts[1] == sum(expected.values())
 
 
+def test_a_schema_chooses_columns_or_is_refused(spark: "SparkSession", folder: Path) -> None:
+    register(spark)
+    read = spark.read.format("polymux")
+    rows = read.schema("size bigint, session_id string").load(str(folder / "captures"))
+    assert rows.columns == ["size", "session_id"]
+    whole = spark.read.format("polymux").load(str(folder / "captures"))
+    assert rows.groupBy("session_id").sum("size").orderBy("session_id").collect() == (
+        whole.groupBy("session_id").sum("size").orderBy("session_id").collect()
+    )
+    with pytest.raises(Exception, match="frames has no column 'colour'"):
+        read.schema("colour string").load(str(folder / "captures")).count()
+    with pytest.raises(Exception, match="size of frames is bigint, not string"):
+        read.schema("size string").load(str(folder / "captures")).count()
+
+
 def test_references_that_are_too_many_to_travel_are_found_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,3 +173,16 @@ def test_every_flow_is_in_exactly_one_share(weights: dict[bytes, int]) -> None:
     index.span_numbers = {key: [] for key in weights}
     shared = [key for share in index.partitions() for key in share.flow_keys]
     assert sorted(shared) == sorted(weights)
+
+
+def test_what_the_catalog_adds_to_the_options_is_left_out() -> None:
+    added = {
+        "location": "file:/captures", "provider": "polymux", "external": "true", "owner": "me",
+        "option.table": "sessions", "option.path": "/captures",
+    }  # fmt: skip
+    options = SourceOptions.parse(added)
+    assert (options.table, options.paths) == ("sessions", ("/captures",))
+    del added["option.path"]
+    assert SourceOptions.parse(added).paths == ("file:/captures",)
+    with pytest.raises(PolymuxError, match="'tabel' is not known"):
+        SourceOptions.parse({**added, "option.tabel": "frames"})

@@ -64,6 +64,50 @@ def test_an_archive_is_made_once_and_then_used(
     assert java_options(java) == ["-Xshare:auto", f"-XX:SharedArchiveFile={archive_path(java)}"]
 
 
+def test_an_archive_that_another_user_can_have_written_is_not_used(
+    own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    java = find_java()
+    own_cache.mkdir(mode=0o700)
+    archive = archive_path(java)
+    archive.touch(mode=0o600)
+    assert java_options(java) != []
+    own_cache.chmod(0o777)
+    assert java_options(java) == []
+    assert f"{archive} is not used: another user can have written it" in caplog.text
+    own_cache.chmod(0o700)
+    archive.chmod(0o666)
+    assert java_options(java) == []
+
+
+@pytest.mark.parametrize("mark", [None, "CI", "KUBERNETES_SERVICE_HOST", "file"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_unless_asked_archives_are_created_only_at_a_terminal_outside_of_containers_and_ci(
+    mark: str | None,
+    terminal: bool,
+    own_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.delenv("POLYMUX_CLASS_DATA")
+    for name in classdata.UNATTENDED_MARKS:
+        monkeypatch.delenv(name, raising=False)
+    container = tmp_path / ".dockerenv"
+    monkeypatch.setattr(classdata, "CONTAINER_FILES", (str(container),))
+    if mark == "file":
+        container.touch()
+    elif mark is not None:
+        monkeypatch.setenv(mark, "true")
+    create_archive_in_background(find_java())
+    assert len(started) == int(terminal and mark is None)
+    monkeypatch.setenv("POLYMUX_CLASS_DATA", "on")
+    create_archive_in_background(find_java())
+    assert len(started) == int(terminal and mark is None) + 1
+
+
 def test_another_java_has_another_archive(own_cache: Path) -> None:
     java = find_java()
     assert archive_path(replace(java, version="99")) != archive_path(java)

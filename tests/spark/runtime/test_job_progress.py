@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from polymux.spark.runtime.job_progress import Progress, interruptible, progress
+from polymux.spark.runtime.job_progress import Progress, interruptible, job_description, progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,3 +147,12 @@ def test_ctrl_c_outside_a_call_to_java_is_raised_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
     assert not cancelled.is_set()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_jobs_have_a_description_while_a_block_runs(spark: "SparkSession") -> None:
+    context = spark.sparkContext
+    name = "spark.job.description"
+    former = context.getLocalProperty(name)
+    with job_description(spark, "polymux: index 3 captures"):
+        assert context.getLocalProperty(name) == "polymux: index 3 captures"
+    assert context.getLocalProperty(name) == former

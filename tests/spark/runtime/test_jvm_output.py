@@ -5,7 +5,13 @@ import os
 
 import pytest
 
-from polymux.spark.runtime.jvm_output import MAX_LINE_BYTES, JvmOutput, failure_reason, level_of
+from polymux.spark.runtime.jvm_output import (
+    MAX_LINE_BYTES,
+    JvmOutput,
+    failure_reason,
+    level_of,
+    on_interrupt,
+)
 
 
 def printed(text: bytes) -> JvmOutput:
@@ -27,6 +33,18 @@ def test_lines_keep_the_level_java_gave_them(caplog: pytest.LogCaptureFixture) -
         ("WARNING", "WARN Utils: slow"),
         ("INFO", "hello"),
     ]
+
+
+def test_errors_of_tasks_that_ctrl_c_has_cancelled_are_no_errors_for_the_user(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "polymux.spark")
+    output = JvmOutput()
+    with output.descriptor() as out:
+        on_interrupt()
+        os.write(out, b"ERROR TaskContextImpl: Error in TaskCompletionListener\nat a.b.C\n")
+    output.reason()  # waits for the end
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 def test_the_note_about_incubator_modules_is_no_warning() -> None:

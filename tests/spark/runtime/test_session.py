@@ -5,8 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from polymux.core.errors import PolymuxError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         ("spark.sql.shuffle.partitions", "4"),
         ("spark.driver.memory", "1g"),
         ("spark.driver.bindAddress", "127.0.0.1"),
+        ("spark.authenticate", "true"),
         ("spark.sql.session.timeZone", "UTC"),
     ],
 )
@@ -36,6 +38,18 @@ def test_the_session_has_the_measured_settings(
     spark: "SparkSession", name: str, value: str
 ) -> None:
     assert spark.conf.get(name) == value
+
+
+def test_java_listens_on_the_loopback_interface_only(spark: "SparkSession") -> None:
+    gateway: Any = spark.sparkContext._gateway
+    spark.sparkContext.parallelize(range(2), 2).collect()
+    ports = [
+        each.laddr
+        for each in psutil.Process(gateway.proc.pid).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    ]
+    assert ports
+    assert {each.ip for each in ports} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def test_java_starts_with_the_quick_compiler_and_the_simple_collector(

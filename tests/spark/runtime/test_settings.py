@@ -134,6 +134,13 @@ def test_a_driver_other_machines_must_reach_is_not_bound_to_loopback(tmp_path: P
     assert settings("local[2]", tmp_path, {})["spark.driver.bindAddress"] == "127.0.0.1"
 
 
+def test_a_local_driver_asks_for_authentication_and_a_cluster_has_its_own(tmp_path: Path) -> None:
+    assert settings("local[2]", tmp_path, {})["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in settings("spark://head:7077", tmp_path, {})
+    own = {"spark.authenticate": "false"}
+    assert settings("local[2]", tmp_path, own)["spark.authenticate"] == "false"
+
+
 def test_the_master_is_said_in_one_place(tmp_path: Path) -> None:
     with pytest.raises(PolymuxError, match="master="):
         settings("local[2]", tmp_path, {"spark.master": "local[4]"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polymux.spark.runtime.spark_home import importable_environ
-from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_folder
+from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_file, usable_folder
 
 
 def test_the_folder_is_the_one_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +37,43 @@ def test_a_folder_of_another_user_is_not_used(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     assert not usable_folder(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    assert not usable_folder(tmp_path)
+    assert not make_once(tmp_path / "thing", lambda part: part.touch())
+
+
+def test_a_file_is_used_only_if_no_other_user_can_have_written_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    file = folder / "file"
+    file.touch(mode=0o600)
+    assert usable_file(file)
+    (folder / "link").symlink_to(file)
+    assert not usable_file(folder / "link")
+    assert not usable_file(folder / "missing")
+    for writable in (file, folder):
+        for mode in (0o720, 0o702):
+            writable.chmod(mode)
+            assert not usable_file(file), (writable, oct(mode))
+        writable.chmod(0o700)
+    assert usable_file(file)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert not usable_file(file)
+
+
+def test_what_is_made_can_be_used_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert make_once(tmp_path / "cache" / "thing", lambda part: part.touch())
+    finally:
+        os.umask(before)
+    assert usable_file(tmp_path / "cache" / "thing")
 
 
 def test_a_folder_that_cannot_be_made_is_not_used(tmp_path: Path) -> None:

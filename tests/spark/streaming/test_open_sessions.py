@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,11 +15,17 @@ from tests.spark.sparkless_query import Run
 
 from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
+from polymux.analysis.schema.tables import TABLES
 from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.capture.io.sources import LostInput
+from polymux.spark.streaming import capture_folder
+from polymux.spark.streaming.micro_batches import BatchTask, divide_into_tasks
 from polymux.spark.streaming.offset import FilePart, FolderOffset, pack_names, unpack_names
-from polymux.spark.streaming.open_sessions import SessionTimeouts
+from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
+from polymux.spark.streaming.table_output import StreamingTables
 
 FILES = 5
+DAYS = 30 if os.environ.get("POLYMUX_SOAK") else 1
 WAITS = SessionTimeouts(session_grace=1, session_timeout=20, idle_timeout=60, dedup_window=300)
 
 
@@ -152,6 +159,134 @@ def test_files_that_do_not_matter_any_more_are_forgotten(
     assert not set(place.files) & {path.name for path in material.paths}
     assert place.forgotten >= {path.name for path in material.paths}
     assert len(read_table(run.out, "sessions")) == 7
+
+
+def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path) -> None:
+    """A file every hour, for thirty days in the long form; all stay in the folder."""
+    run = fresh(tmp_path, SessionTimeouts(1, 20, 60, dedup_window=3600))
+    sizes = []
+    for number in range(1, DAYS * 24 + 1):
+        at = START + number * 3_600_000_000_000
+        path = run.inbox / f"collect-{number:05}.pcapng"
+        quiet(path, 40_000 + number % 20_000, at, ends=True)
+        os.utime(path, (run.now / 1000, run.now / 1000))
+        assert run.step(3600)
+        place = FolderOffset.from_dict(json.loads(run.offsets[-1]))
+        sizes.append((len(place.files), len(run.offsets[-1]), run.follower.flow_count))
+    early, late = sizes[8:16], sizes[-8:]
+    assert max(files for files, _, _ in late) <= max(files for files, _, _ in early) <= 6
+    assert max(size for _, size, _ in late) <= max(size for _, size, _ in early) + 10
+    assert max(flows for _, _, flows in late) <= max(flows for _, _, flows in early)
+    run.settle()
+    assert len(read_table(run.out, "sessions")) == DAYS * 24
+    assert max(len(list(run.out.glob(f"{table}/*.parquet"))) for table in TABLES) <= 12
+
+
+def test_what_is_whole_is_published_by_the_run_that_sees_it(
+    material: Material, tmp_path: Path
+) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    available = run.follower.available_files()
+    limit = 1  # one file in each batch, as files over the limit come
+    while run.step_available(available, limit):
+        pass
+    assert run.open_sessions() == 0
+    assert run.digest() == material.digest
+    assert len(read_table(run.out, "captures")) == FILES
+
+
+def test_a_batch_has_as_many_tasks_as_the_session_has_room_for() -> None:
+    sessions = [SessionSelection((), frozenset({str(n)}), 40_000) for n in range(100)]
+    for most in (1, 3, 8, 40, 200):
+        tasks = divide_into_tasks(BatchTask(), sessions, [], most)
+        assert len(tasks) == min(most, 100)
+        assert sorted(next(iter(s.session_ids)) for task in tasks for s in task.finished) == sorted(
+            map(str, range(100))
+        )
+    assert len(divide_into_tasks(BatchTask(), sessions[:1], [], 40)) == 1
+
+
+def test_new_files_are_indexed_by_several_processes_with_the_same_result(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    (run.inbox / "text.pcapng").write_text("not a capture")
+    run.step(2)
+    run.settle()
+    assert run.digest() == material.digest
+
+
+@pytest.mark.parametrize("how", ["removed", "shortened", "replaced"])
+def test_a_file_lost_after_it_was_indexed_fails_the_batch_and_is_named(
+    how: str, material: Material, tmp_path: Path
+) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths[:-1]:
+        run.put(path)
+        run.step(2)
+    before = run.digest()
+    run.put(material.paths[-1])
+    lost = run.inbox / material.paths[1].name
+    if how == "removed":
+        lost.unlink()
+    elif how == "shortened":
+        os.truncate(lost, 3000)
+    else:
+        lost.write_bytes(material.paths[2].read_bytes() * 2)
+    with pytest.raises(LostInput, match=lost.name):
+        run.step(2)
+    assert run.digest() == before
+    # After a restart too, until it is back.
+    run.kill()
+    if how == "removed":
+        with pytest.raises(LostInput, match=lost.name):
+            run.run_last()
+    run.put(material.paths[1])
+    run.kill()
+    run.run_last()
+    run.step(2)
+    run.settle()
+    assert run.digest() == material.digest
+
+
+def test_small_files_of_batches_are_merged_and_no_row_is_lost_or_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fresh(tmp_path)
+    for number in range(12):
+        quiet(run.inbox / f"a-{number:05}.pcapng", 40_000 + number, START + number, ends=True)
+        os.utime(run.inbox / f"a-{number:05}.pcapng", (run.now / 1000, run.now / 1000))
+        run.step(2)
+        run.step(2)
+        if number == 6:  # killed while files are merged: after the note, before anything else
+            with monkeypatch.context() as patch:
+                patch.setattr(StreamingTables, "_finish_compaction", stop)
+                for more in range(8):
+                    quiet(run.inbox / f"b-{more}.pcapng", 50_000 + more, START, ends=True)
+                    os.utime(run.inbox / f"b-{more}.pcapng", (run.now / 1000, run.now / 1000))
+                    try:
+                        run.step(2)
+                    except InterruptedError:
+                        break
+            run.kill()
+            run.run_last()
+    run.settle()
+    sessions = read_table(run.out, "sessions")
+    names = sessions["session_id"].to_pylist()
+    assert len(names) == len(set(names)) >= 13
+    assert len(list(run.out.glob("sessions/batch*.parquet"))) < 12
+    plain = pq.read_table(run.out / "sessions")
+    assert sorted(plain["session_id"].to_pylist()) == sorted(names)
+
+
+def stop(*_: object) -> None:
+    raise InterruptedError
 
 
 def quiet(path: Path, port: int, at: int = START, ends: bool = False) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.table_digest import digest_tables
+from polymux.capture import SensorNaming
 from polymux.cli.commands import analyze_watch as analyze_follow
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource.source import register
@@ -182,6 +183,7 @@ def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
         analyze_follow.run_watch(
             spark, str(tmp_path), str(tmp_path / "out"), protocol="mplex", ports=(), filters=(),
             content=False, available_now=False, interval=0.1, timeouts=(0.2, 60, 600, 600),
+            keys=(), sensors=SensorNaming(),
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, former)

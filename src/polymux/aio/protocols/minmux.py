@@ -5,6 +5,8 @@ peer has sent a packet on it, but the application has not asked for it) or claim
 exists). Unclaimed streams are bounded in number and in bytes.
 """
 
+from typing import Protocol
+
 from polymux.aio.pending import pending
 from polymux.aio.session.session import Session
 from polymux.aio.session.stream_tasks import StreamHandler
@@ -33,6 +35,16 @@ from polymux.protocols.minmux.packets import (
 from polymux.protocols.minmux.protocol import Minmux
 
 
+class StreamReader(Protocol):
+    """Reads the streams that no `receiver` call has asked for, without stream objects."""
+
+    def on_event(self, state: StreamState, event: Event) -> None:
+        """Called for what happens on such a stream, after the session has noted it."""
+
+    def on_content(self, state: StreamState) -> None:
+        """Called when content of such a stream is in its buffers."""
+
+
 class MinmuxSession(Session):
     """A session of 2^64 one-way streams.
 
@@ -55,6 +67,7 @@ class MinmuxSession(Session):
         self.protocol = protocol
         # Streams the peer has used and the application has not; whether the peer has ended them.
         self.unclaimed_streams: dict[StreamState, bool] = {}
+        self.stream_reader: StreamReader | None = None  # set by a collector
         endpoint.scheduler.report_blocked = True
         # Receivers that give credit once the transport can be written to.
         self.deferred_credit: dict[ItemReceiver, None] = {}
@@ -96,8 +109,9 @@ class MinmuxSession(Session):
         Args:
             stream_id: An id that the peer writes.
             window: Initial credit in items; credit for items read is given again. 0 gives none
-                except by `ItemReceiver.grant`. None is `Limits.receive_window` bytes of items, or
-                16 items where they carry their own length.
+                except by `ItemReceiver.grant`. None is `Limits.receive_window` bytes of items, and
+                at most 16 items where they carry their own length; less if the credit of all
+                streams would exceed `Limits.session_buffer_bytes`.
             codec: Decodes items, which are then received one by one.
 
         Raises:
@@ -132,7 +146,9 @@ class MinmuxSession(Session):
         over = record.serial >= 0 and record.over
         receiver = ItemReceiver(self, record, codec, self.unclaimed_streams.pop(record, over))
         self._register(receiver)
-        amount = default_window(stream_format, limits.receive_window) if window is None else window
+        amount = window
+        if amount is None:
+            amount = default_window(stream_format, self.endpoint.default_window(), self.protocol)
         receiver.manual_credit = amount == 0
         if receiver.all_received:
             receiver.stop_if_all_read()
@@ -261,6 +277,12 @@ class MinmuxSession(Session):
             self.unclaimed_streams[state] = False
         elif isinstance(event, Ended) and state in self.unclaimed_streams:
             self.unclaimed_streams[state] = state.opener != self.endpoint.side
+        if self.stream_reader is not None:
+            self.stream_reader.on_event(state, event)
+
+    def _on_unclaimed_content(self, state: StreamState) -> None:
+        if self.stream_reader is not None:
+            self.stream_reader.on_content(state)
 
     def _process_received(self, data: bytes) -> None:
         if self.socket_writer.flush_scheduled:
@@ -305,5 +327,6 @@ class MinmuxSession(Session):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self.unclaimed_streams.clear()
+        self.stream_reader = None
         self.deferred_credit.clear()
         self.deferred_first_credit.clear()

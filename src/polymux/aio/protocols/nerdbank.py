@@ -49,7 +49,8 @@ class NerdbankSession(Session):
 
         Args:
             name: Name of the channel; empty for an anonymous one.
-            window: Receive window in bytes; 0 for `Limits.receive_window`.
+            window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
+                channels.
 
         Raises:
             StreamAborted: The peer rejected the offer.
@@ -71,7 +72,8 @@ class NerdbankSession(Session):
 
         Args:
             name: Name of the channel; empty for an anonymous one.
-            window: Receive window in bytes; 0 for `Limits.receive_window`.
+            window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
+                channels.
         """
         return await super().open(name, window=window)
 
@@ -101,7 +103,8 @@ class NerdbankSession(Session):
 
         Args:
             name: Name to accept; None for any.
-            window: Receive window in bytes; 0 for `Limits.receive_window`.
+            window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
+                channels.
 
         Raises:
             SessionClosed: The session has ended.

@@ -17,7 +17,8 @@ from mypy_extensions import mypyc_attr
 from polymux.aio.errors import as_session_closed, copy_of, limit_notice, printable
 from polymux.aio.hooks import SessionRecorder
 from polymux.aio.session.accept_queue import AcceptQueue
-from polymux.aio.session.busy_poll import BusyPoller, poll_loop_of
+from polymux.aio.session.assembly import Assembly
+from polymux.aio.session.busy_poll import NOTHING_SENT, BusyPoller, poll_loop_of
 from polymux.aio.session.excess_streams import ExcessStreams
 from polymux.aio.session.open_allowance import OpenAllowance
 from polymux.aio.session.open_rate import OpenRateLimiter
@@ -34,7 +35,7 @@ from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, SessionClosed
-from polymux.core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Opened
+from polymux.core.events import Aborted, Accepted, Closed, Control, Credit, Ended, Event, Opened
 from polymux.core.limits import Timeouts
 from polymux.core.rules import Origin
 from polymux.core.streams import ABORTED, StreamState
@@ -83,7 +84,8 @@ class SessionBase:
         self.wakeup_queue = WakeupQueue(self.loop, self.socket_writer)
         self.shutdown = Shutdown(self)
         self.accept_queue = AcceptQueue(self)
-        self.read_backpressure = ReadBackpressure(self)
+        self.assembly = Assembly(self)
+        self.read_backpressure = ReadBackpressure(self, self.assembly)
         self.send_waiters = SendWaiters(endpoint.scheduler, self.socket_writer)
         self.open_waiters = OpenWaiters(self)
         self._open_rate_limiter = OpenRateLimiter(opens_per_second)
@@ -98,13 +100,14 @@ class SessionBase:
 
     def data_received(self, data: bytes) -> None:
         """Process a received chunk, then resume the tasks it woke (see `wakeups`)."""
-        self.busy_poller.on_receive()
-        wakeup_queue = self.wakeup_queue
-        wakeup_queue.begin_receive()
+        if self.busy_poller.sent_at_ns != NOTHING_SENT:
+            self.busy_poller.on_receive()
+        self.wakeup_queue.depth += 1  # from here on, woken tasks are queued
+        self.socket_writer.in_receive = True
         try:
             self._process_received(data)
         finally:
-            wakeup_queue.end_receive()
+            self.wakeup_queue.end_receive()
 
     def _process_received(self, data: bytes) -> None:
         if self.recorder is not None:
@@ -128,13 +131,13 @@ class SessionBase:
                     state.buffers.marked_readable = False
                     if state in self.streams:
                         self.streams[state].wake_reader()
+                    else:
+                        self._on_unclaimed_content(state)
             receive_queue.readable_streams = []
-        if receive_queue.unread_bytes:
+        if receive_queue.unread_bytes > receive_queue.unread_threshold:
             self.read_backpressure.update()
         if not self.ready.done():
             self.update_ready()
-        if endpoint.pending():
-            self.socket_writer.schedule_flush()
 
     def _flush_before_read(self) -> None:
         """Flush queued frames before processing received data, so that the recording never shows a
@@ -161,13 +164,17 @@ class SessionBase:
         record = event.stream
         kind = type(event)  # none has subclasses
         if record is None or kind is Ended:  # a reader task finds the end by itself
+            if isinstance(event, Control) and record is None:
+                self._on_session_frame(event)
             return
         if kind is Opened:
             self._on_peer_opened(record)
             return
         stream = self.streams.get(record)
         if kind is Closed and record.opener == self.endpoint.side:
-            self.open_allowance.on_stream_closed()
+            self.open_allowance.on_stream_closed(record.accepted)
+        elif kind is Accepted:
+            self.open_allowance.on_stream_accepted()
         if stream is None:  # it was rejected
             if kind is Closed:
                 record.buffers = None
@@ -337,10 +344,14 @@ class SessionBase:
             level = logging.WARNING if self._is_limit_error(problem) else logging.INFO
             log.log(level, "%s ends: %s", self, problem)
         self._end_receiving(self.failure)
-        if self._is_limit_error(problem) and self._send_limit_notice(limit_notice(problem)):
+        if self._notify_peer(problem):
             self.shutdown.close_transport_soon()
         else:
             self.shutdown.close_transport()
+
+    def _notify_peer(self, problem: PolymuxError) -> bool:
+        """Tell the peer why the session ends; True if that was handed to the transport."""
+        return self._is_limit_error(problem) and self._send_limit_notice(limit_notice(problem))
 
     def _is_limit_error(self, problem: PolymuxError) -> bool:
         """Return whether a limit of this side, or a rule that enforces one, ends the session."""
@@ -371,6 +382,12 @@ class SessionBase:
         """Resolve `ready` once the handshake and the preamble are done."""
         if self.endpoint.protocol.handshake_done and self.preamble is None:
             resolve(self.ready)
+
+    def _on_session_frame(self, event: Control) -> None:
+        """Called for a frame of the peer that concerns no stream."""
+
+    def _on_unclaimed_content(self, state: StreamState) -> None:
+        """Called when content was received on a stream that has no stream object."""
 
     def on_stream_claimed(self, stream: Stream) -> None:
         """Called when the application takes a stream that the peer opened."""

@@ -108,18 +108,21 @@ class BusyPoller:
     def on_send(self, call_soon: CallSoon) -> None:
         """Data was written, to which the peer may reply."""
         if self.budget_ns > 0:
-            now: i64 = monotonic_ns()
-            self.sent_at_ns = now
+            self.sent_at_ns = monotonic_ns()
             if self.fast_replies >= self.fast_replies_needed:
-                if not self.active:
-                    if self.min_rtt_ns is not None and self.min_rtt_ns() > 2 * self.budget_ns:
-                        self.back_off()  # those were replies to earlier requests
-                        return
-                    self.active = True
-                    # An optimistic start, so that the first few replies cannot end it.
-                    self.poll_latency_ns = self.sleep_latency_ns * 3 // 5
-                self.deadline_ns = now + self.budget_ns
-                self.poll_loop.add(self, call_soon)
+                self.start_polling(call_soon)
+
+    def start_polling(self, call_soon: CallSoon) -> None:
+        """Poll for the reply to what was just sent, unless the peer turns out to be too far."""
+        if not self.active:
+            if self.min_rtt_ns is not None and self.min_rtt_ns() > 2 * self.budget_ns:
+                self.back_off()  # those were replies to earlier requests
+                return
+            self.active = True
+            # An optimistic start, so that the first few replies cannot end it.
+            self.poll_latency_ns = self.sleep_latency_ns * 3 // 5
+        self.deadline_ns = self.sent_at_ns + self.budget_ns
+        self.poll_loop.add(self, call_soon)
 
     def on_receive(self) -> None:
         """Data was received: a reply, if anything was sent before."""

@@ -31,6 +31,22 @@ class ReadPause(Protocol):
     def update(self) -> None:
         """Pause or resume reading according to the number of unread bytes."""
 
+    def on_assembled(self) -> None:
+        """More bytes are being put together to a message."""
+
+
+class UnfinishedMessages(Protocol):
+    """The messages that the streams of a session are putting together."""
+
+    def hold(self, stream: "StreamBase", size: int) -> None:
+        """Count `size` bytes as what the stream's message has by now."""
+
+    def must_wait(self, stream: "StreamBase") -> bool:
+        """Return whether an unfinished message must leave its data unread for now."""
+
+    def release(self, stream: "StreamBase") -> None:
+        """The stream's message is complete or given up."""
+
 
 class SendQueue(Protocol):
     """The streams that wait for room in the session's send buffer."""
@@ -69,6 +85,8 @@ class SessionInterface(Protocol):
     def preamble(self) -> object: ...
     @property
     def read_backpressure(self) -> ReadPause: ...
+    @property
+    def assembly(self) -> UnfinishedMessages: ...
     @property
     def send_waiters(self) -> SendQueue: ...
 

@@ -27,8 +27,10 @@ class OpenAllowance:
         self.loop = loop
         self.max_open: i64 = max_open
         self.max_ids: i64 = 0x7FFFFFFF  # stream ids that the protocol has
+        self.max_unaccepted: i64 = 0x7FFFFFFF  # streams that may wait for the peer's acceptance
         self.refill_rate: float = refill_rate * PEER_RATE_SHARE
         self.open_streams: i64 = 0  # opened by this side and not closed
+        self.unaccepted: i64 = 0  # of these, the ones that the peer has not accepted
         self.reserved: i64 = 0  # for callers that were woken and have not opened theirs yet
         self.opened_total: i64 = 0  # since the session began
         self.abort_debt: float = 0.0  # units held by aborted streams
@@ -53,16 +55,25 @@ class OpenAllowance:
             if self.abort_debt > 0.0:
                 # Rounded up, with a reserve of a tenth: aborts sent apart may arrive together.
                 room -= self.max_open // 10 + 1 + int(self.abort_debt)
-        return min(room, self.max_ids - held)
+        return min(room, self.max_ids - held, self.max_unaccepted - self.unaccepted - self.reserved)
 
     def on_stream_opened(self) -> None:
         """This side opened a stream."""
         self.open_streams += 1
+        self.unaccepted += 1
         self.opened_total += 1
 
-    def on_stream_closed(self) -> None:
-        """A stream that this side had opened is closed."""
+    def on_stream_accepted(self) -> None:
+        """The peer has accepted a stream that this side had opened."""
+        self.unaccepted -= 1
+        if len(self.waiters) > 0:
+            self.wake_waiters()
+
+    def on_stream_closed(self, accepted: bool = False) -> None:
+        """A stream that this side had opened is closed; `accepted`: the peer had accepted it."""
         self.open_streams -= 1
+        if not accepted:
+            self.unaccepted -= 1
         if len(self.waiters) > 0:
             self.wake_waiters()
 

@@ -6,11 +6,14 @@ program that prints text.
 
 from polymux.aio.errors import printable
 from polymux.aio.session.interface import SessionInterface
+from polymux.aio.session.socket_options import transport_info
 from polymux.core.errors import PeerViolation, PolymuxError
+from polymux.core.side import DIALER
 
 MAX_SHOWN_BYTES = 48
 NERDBANK = "nerdbank"
 NEWEST_NERDBANK_VERSION = 3
+TLS_RECORDS = (b"\x15", b"\x16")  # the types of an alert and of a handshake message
 
 
 def explain_first_frame_error(
@@ -37,7 +40,26 @@ def early_end_hint(session: SessionInterface) -> str:
         return f"; {_describe_first_bytes(session, first_bytes)}"
     if not session.ready.done() and session.endpoint.protocol.name == NERDBANK:
         return f" before its handshake; {_no_handshake_hint()}"
-    return ""
+    return tls_refusal_hint(session)
+
+
+def tls_refusal_hint(session: SessionInterface) -> str:
+    """Return what to add when a TLS connection ends before the peer has sent anything on it.
+
+    In TLS 1.3 a client learns after its handshake that its certificate was refused, and servers
+    that close at once do not say why.
+    """
+    direction = session.endpoint.connection.direction(1 - session.endpoint.side)
+    if (
+        session.endpoint.side != DIALER
+        or direction.total_bytes
+        or transport_info(session.transport, "ssl_object") is None
+    ):
+        return ""
+    return (
+        "; it was the first thing after the TLS handshake: the peer may require a client "
+        "certificate, or not accept the one presented"
+    )
 
 
 def missing_handshake_hint(session: SessionInterface) -> str:
@@ -88,6 +110,8 @@ def _describe_first_bytes(session: SessionInterface, data: bytes) -> str:
                 else "it is not known"
             )
             return f"the peer speaks Nerdbank version {version}: {known}"
+    if data[:1] in TLS_RECORDS and data[1:2] == b"\x03":
+        return "the peer speaks TLS: use tls:// or wss:// on this side too"
     head = data[:MAX_SHOWN_BYTES]
     more = "..." if len(data) > MAX_SHOWN_BYTES else ""
     if _is_text(head):

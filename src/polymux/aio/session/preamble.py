@@ -9,7 +9,7 @@ from polymux.core.errors import PolymuxError, SessionClosed, Unsupported
 from polymux.core.side import DIALER
 
 MULTISTREAM_HEADER = b"/multistream/1.0.0\n"
-PROTOCOL_IDS = {"mplex": b"/mplex/6.7.0\n"}
+PROTOCOL_IDS = {"mplex": b"/mplex/6.7.0\n", "yamux": b"/yamux/1.0.0\n"}
 NOT_AVAILABLE = b"na\n"
 MAX_LINE_BYTES = 1024  # of a received line
 MAX_PROPOSALS = 16  # by one dialer

@@ -9,10 +9,11 @@ from typing import Any, cast
 from polymux.aio.arguments import check_concurrent_handler, check_stream_window, encode_name
 from polymux.aio.errors import describe_os_error
 from polymux.aio.hooks import SessionMeter
+from polymux.aio.peer_identity import PeerIdentity, identity_of
 from polymux.aio.pending import pending
 from polymux.aio.session.accept_queue import IncomingStreams
 from polymux.aio.session.base import SessionBase
-from polymux.aio.session.peer_diagnosis import early_end_hint
+from polymux.aio.session.peer_diagnosis import early_end_hint, tls_refusal_hint
 from polymux.aio.session.shutdown import release_references, resolve
 from polymux.aio.session.socket_options import (
     min_rtt_ns,
@@ -44,6 +45,8 @@ class Session(SessionBase, asyncio.Protocol):
 
     Attributes:
         peer: Address or URL of the peer.
+        peer_identity: The names in the peer's certificate (`PeerIdentity`), if it was verified: on
+            a server, only with a TLS context that requires client certificates. None otherwise.
         failure: Why the session ended, or None while it is open and after an orderly end.
         endpoint: The protocol's state; `endpoint.counters` counts every limit that was reached and
             every rule that the peer broke.
@@ -57,8 +60,11 @@ class Session(SessionBase, asyncio.Protocol):
     ) -> None:
         raise_trim_threshold()
         super().__init__(endpoint, timeouts, opens_per_second)
-        self.on_connection_made: Callable[[Session], None] | None = None  # set by a server
+        # Set by a server:
+        self.on_connection_made: Callable[[Session], None] | None = None
+        self.is_refused: Callable[[asyncio.BaseTransport], bool] | None = None
         self.meter: SessionMeter | None = None
+        self.peer_identity: PeerIdentity | None = None
         self._timeout_monitor = TimeoutMonitor(self, self.read_backpressure)
 
     # Opening and accepting streams
@@ -200,6 +206,10 @@ class Session(SessionBase, asyncio.Protocol):
         """How many times reading was paused because the application read too slowly."""
         return self.read_backpressure.pause_count
 
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.peer_identity is None else f"{text} ({self.peer_identity})"
+
     def __repr__(self) -> str:
         state = "closed" if self.closed.done() else f"streams open: {self.open_streams}"
         return f"<polymux {self}, {state}>"
@@ -208,8 +218,11 @@ class Session(SessionBase, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # asyncio declares the base class only
+        if self.is_refused is not None and self.is_refused(transport):
+            self.recorder = None  # nothing is recorded of a peer that is refused
         if self.recorder is not None:
             self.transport = self.recorder.begin(self.transport)
+        self.peer_identity = identity_of(transport)
         stop_tls_read_ahead(transport)
         self.socket_writer.fd = raw_socket_fd(self.transport)
         self.busy_poller.min_rtt_ns = functools.partial(min_rtt_ns, transport)
@@ -245,7 +258,9 @@ class Session(SessionBase, asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None and self.failure is None and not self.shutdown.started:
-            self.failure = SessionClosed(f"the connection was lost: {describe_os_error(error)}")
+            hint = tls_refusal_hint(self)
+            text = f"the connection was lost: {describe_os_error(error)}{hint}"
+            self.failure = SessionClosed(text)
             self.close_reason = self.failure
         text = f"{self} is closed" if self.shutdown.started else "the connection was closed"
         self._end_receiving(self.failure or self.close_reason or SessionClosed(text))
@@ -256,6 +271,7 @@ class Session(SessionBase, asyncio.Protocol):
         if self.meter is not None:
             self.meter.ended(self)
         self.on_connection_made = None
+        self.is_refused = None
         release_references(self, self.accept_queue)
         if self.recorder is not None:
             self.recorder.closed(error)

@@ -82,13 +82,18 @@ class Shutdown(SessionComponent[SessionInterface]):
         transport = session.transport
         if transport is None or session.closed.done():
             return
+        session.endpoint.queue_last_frame()
         session.endpoint.close_websocket()
         session.flush()
-        if session.endpoint.pending():  # the close frame is written even if the transport is full
+        if session.endpoint.pending():  # the last frame is written even if the transport is full
             transport.write(session.endpoint.data_to_send(0))
         self.io_stopped = True
         if transport.can_write_eof() and not transport.is_closing():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the peer has reset the connection, and the loop does not know yet
+                transport.abort()
+                return
             while not self._peer_ended.done():
                 await asyncio.wait([self._peer_ended], timeout=PEER_CLOSE_SECONDS)
                 if transport.get_write_buffer_size() == 0:

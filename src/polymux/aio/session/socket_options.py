@@ -26,6 +26,12 @@ def transport_info(transport: asyncio.BaseTransport | None, name: str) -> Any:
     return None
 
 
+def peer_name(transport: asyncio.BaseTransport | None, fallback: str) -> str:
+    """Return HOST:PORT of the peer, or `fallback` where the transport has no such address."""
+    address = transport_info(transport, "peername")
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else fallback
+
+
 def raw_socket_fd(transport: asyncio.Transport) -> int:
     """Return the socket's descriptor, or -1 if bytes may not be written to it directly.
 
@@ -47,7 +53,9 @@ def limit_unsent_bytes(transport: asyncio.Transport | None) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, MAX_UNSENT_BYTES)
 
 
-def configure_tcp_keepalive(transport: asyncio.Transport | None, interval: float) -> None:
+def configure_tcp_keepalive(
+    transport: asyncio.BaseTransport | None, interval: float, bound_unacknowledged: bool = True
+) -> None:
     """Enable keepalive probes and a bound on unacknowledged data, to notice a vanished peer.
 
     Does nothing where the transport has no TCP socket. Options that the system lacks are skipped.
@@ -56,6 +64,8 @@ def configure_tcp_keepalive(transport: asyncio.Transport | None, interval: float
         transport: The transport of the session.
         interval: Seconds between probes; data that stays unacknowledged for twice as long ends the
             connection.
+        bound_unacknowledged: False leaves that bound out. Linux also applies it to a peer that is
+            alive and does not read, which a proxy has to endure.
     """
     sock = transport_info(transport, "socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -66,8 +76,10 @@ def configure_tcp_keepalive(transport: asyncio.Transport | None, interval: float
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", -1), seconds),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", -1), seconds),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", -1), 1),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1), 2000 * seconds),
     ]
+    if bound_unacknowledged:
+        user_timeout = getattr(socket, "TCP_USER_TIMEOUT", -1)
+        options.append((socket.IPPROTO_TCP, user_timeout, 2000 * seconds))
     for level, option, value in options:
         if option >= 0:
             with contextlib.suppress(OSError):  # the system does not have the option

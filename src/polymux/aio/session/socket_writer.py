@@ -14,6 +14,7 @@ directly, uncopied. Whatever the socket does not take goes to the transport.
 import os
 from asyncio import Transport
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from mypy_extensions import i64
@@ -99,12 +100,13 @@ class SocketWriter:
             self.flush()
 
     def end_receive(self, flush_now: bool) -> None:
-        """A received chunk has been processed: run the flush it has scheduled, now or soon."""
+        """A received chunk has been processed: flush what it made sendable, now or soon."""
         self.in_receive = False
-        if self.flush_scheduled:
+        if self.flush_scheduled or (not self.closed and self.endpoint.pending()):
             if flush_now:
                 self.flush()
             else:
+                self.flush_scheduled = True
                 self.call_soon(self.on_loop_iteration)
 
     def close(self) -> None:
@@ -147,7 +149,11 @@ class SocketWriter:
         chunks = self.endpoint.chunks_to_send(WRITE_HIGH_WATER_BYTES)
         if len(chunks) > 0:
             self.bytes_sent += self.write_chunks(transport, chunks)
-            self.busy_poller.on_send(self.call_soon)
+            poller = self.busy_poller
+            if poller.budget_ns > 0:  # `BusyPoller.on_send` inlined: it runs for every write
+                poller.sent_at_ns = monotonic_ns()
+                if poller.fast_replies >= poller.fast_replies_needed:
+                    poller.start_polling(self.call_soon)
         self.after_write()
 
     def write_chunks(self, transport: Transport, chunks: list[bytes]) -> i64:

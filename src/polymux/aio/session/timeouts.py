@@ -1,4 +1,4 @@
-"""A session's timeouts: the handshake, the rest of a frame, writing, and WebSocket keepalive.
+"""A session's timeouts: the handshake, the rest of a frame, writing, and keepalive by pings.
 
 One periodic timer compares what has changed since its last tick. So neither receiving nor sending
 has to start or cancel a timer.
@@ -35,7 +35,7 @@ class TimeoutMonitor(SessionComponent[SessionInterface]):
         self._unfinished_since = 0.0
         self._bytes_drained = -1  # bytes that had left the transport's buffer by the last tick
         self._drained_at = 0.0
-        self._bytes_received = -1  # WebSocket bytes received by the last tick
+        self._bytes_received = -1  # bytes received by the last tick, where there are pings
         self._received_at = 0.0
         self._pinged_at = 0.0
 
@@ -61,7 +61,7 @@ class TimeoutMonitor(SessionComponent[SessionInterface]):
             self._on_timeout("frame", "the peer left a frame unfinished")
         elif self._write_stall_age(now) >= timeouts.write:
             self._on_timeout("write", "the peer accepted no data")
-        elif session.endpoint.websocket is not None:
+        elif session.endpoint.can_ping():
             self._ping_if_silent(now)
 
     def _on_timeout(self, name: str, what: str) -> None:
@@ -107,15 +107,13 @@ class TimeoutMonitor(SessionComponent[SessionInterface]):
         return now - self._drained_at
 
     def _ping_if_silent(self, now: float) -> None:
-        """Ping a silent WebSocket peer; end the session if it stays silent.
+        """Ping a silent peer where there are pings; end the session if it stays silent.
 
         Only so is a peer noticed whose process is stopped while its system keeps the connection.
         """
         session = self.session
         endpoint = session.endpoint
-        websocket = endpoint.websocket
-        assert websocket is not None  # checked by the caller
-        received = websocket.direction_decoder(1 - endpoint.side).decoder.offset
+        received = endpoint.peer_bytes()
         if received != self._bytes_received or self._read_backpressure.is_paused:
             self._bytes_received = received
             self._received_at = now
@@ -132,5 +130,5 @@ class TimeoutMonitor(SessionComponent[SessionInterface]):
             )
         elif silence >= interval and now - self._pinged_at >= interval:
             self._pinged_at = now
-            websocket.queue_ping()
+            endpoint.queue_ping()
             session.schedule_flush()

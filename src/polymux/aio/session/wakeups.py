@@ -50,14 +50,10 @@ class WakeupQueue:
     def __init__(self, loop: AbstractEventLoop, socket_writer: SocketWriter) -> None:
         self.loop = loop
         self.socket_writer = socket_writer
-        # `data_received` calls in progress: closing a TLS transport can nest them.
+        # `data_received` calls in progress, each counted by itself: while there are any, woken
+        # waiters are queued. Closing a TLS transport can nest them.
         self.depth: i64 = 0
         self.woken: list[Waiter] = []
-
-    def begin_receive(self) -> None:
-        """Queue the waiters that are woken from now on."""
-        self.depth += 1
-        self.socket_writer.in_receive = True
 
     def end_receive(self) -> None:
         """Resume the queued waiters and flush their replies.

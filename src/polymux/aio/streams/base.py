@@ -218,14 +218,15 @@ class StreamBase:
 
     def _take_received(self) -> bytes:
         """Remove and return everything received, and return the credit for it."""
-        parts = self.endpoint.take_received(self.buffers)
+        parts = self.endpoint.receive_queue.take_received(self.buffers)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         self.credit_read(len(data))
         return data
 
     def credit_read(self, size: int) -> None:
         """Account for `size` bytes read: return credit, and resume reading from the transport."""
-        self.endpoint.read(self.state, size)
+        if self.peer_half.credit_granted >= 0:
+            self.endpoint.read(self.state, size)
         session = self.session
         if session.read_backpressure.paused_at:
             session.read_backpressure.update()

@@ -17,6 +17,7 @@ from polymux.aio.streams.base import (
     copied_bytes,
 )
 from polymux.core.errors import LimitExceeded, StreamAborted
+from polymux.core.streams import OPEN
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -211,15 +212,41 @@ class Stream(StreamBase):
         check_read_limit(limit)
         parts: list[bytes] = []
         size = 0
-        async for part in self:
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                self.abort_with_reason(f"more than {limit} bytes came")
-                raise LimitExceeded(
-                    f"{self}: more than {limit} bytes came; raise receive_all(limit=...)"
-                )
+        waiting = False  # for more, after some was taken
+        try:
+            while True:
+                if not self.buffers.received:
+                    if self.check_eof():
+                        break
+                    if size:
+                        self.session.assembly.hold(self, size)
+                        waiting = True
+                elif not self._must_leave_unread():
+                    parts.append(self._take_received())
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise self._too_much(limit)
+                    continue
+                else:
+                    waiting = True
+                await self.wait_readable()
+        finally:
+            if waiting:
+                self.session.assembly.release(self)
         return b"".join(parts)
+
+    def _too_much(self, limit: int) -> LimitExceeded:
+        """Abort the stream, on which more than `limit` bytes came; return the error to raise."""
+        self.abort_with_reason(f"more than {limit} bytes came")
+        return LimitExceeded(f"{self}: more than {limit} bytes came; raise receive_all(limit=...)")
+
+    def _must_leave_unread(self) -> bool:
+        """Whether what was received of an unfinished message must stay unread for now."""
+        return (
+            self.peer_half.state == OPEN
+            and self.read_error is None
+            and self.session.assembly.must_wait(self)
+        )
 
     async def readline(self, limit: int = 64 * 1024) -> bytes:
         """Return the next line with its newline.
@@ -236,6 +263,7 @@ class Stream(StreamBase):
         """
         taken: list[bytes | memoryview] = []
         room = limit
+        waiting = False  # for more, after some was taken
         try:
             while True:
                 while self.buffers.received:
@@ -252,10 +280,16 @@ class Stream(StreamBase):
                         return b"".join(taken)
                 if self.check_eof():
                     return b"".join(taken)
+                if taken:
+                    self.session.assembly.hold(self, limit - room)
+                    waiting = True
                 await self.wait_readable()
         except BaseException:
             self._put_back(taken)
             raise
+        finally:
+            if waiting:
+                self.session.assembly.release(self)
 
     async def readexactly(self, size: int, limit: int = 16 * 1024 * 1024) -> bytes:
         """Return exactly `size` bytes.
@@ -280,19 +314,30 @@ class Stream(StreamBase):
             )
         taken: list[bytes | memoryview] = []
         missing = size
+        waiting = False
         try:
             while missing:
-                while self.buffers.received and missing:
+                while (
+                    self.buffers.received
+                    and missing
+                    and (missing <= self.buffers.unread_bytes or not self._must_leave_unread())
+                ):
                     part = self._take_prefix(min(missing, len(self._first_part())))
                     taken.append(part)
                     missing -= len(part)
-                if missing and self.check_eof():
+                if missing and not self.buffers.received and self.check_eof():
                     break
                 if missing:
+                    if taken:
+                        self.session.assembly.hold(self, size - missing)
+                    waiting = True
                     await self.wait_readable()
         except BaseException:
             self._put_back(taken)
             raise
+        finally:
+            if waiting:
+                self.session.assembly.release(self)
         if missing:
             raise asyncio.IncompleteReadError(b"".join(taken), size)
         return b"".join(taken)

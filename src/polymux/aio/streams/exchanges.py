@@ -73,23 +73,38 @@ class ExchangeStream(Stream):
             StreamAborted, SessionClosed: The exchange or the session ended before that.
         """
         check_read_limit(limit)
-        limits = self.endpoint.limits
-        max_bytes = limit or limits.max_message_bytes
+        max_bytes = limit or self.endpoint.limits.max_message_bytes
         message = MessageBuffer()
-        while True:
-            if not self.buffers.received:
-                if self.check_eof():
-                    break
+        waiting = False  # for more of a message that has begun
+        try:
+            while True:
+                if not self.buffers.received:
+                    if self.check_eof():
+                        break
+                    if message.size:
+                        self.session.assembly.hold(self, message.size)
+                        waiting = True
+                elif not self._must_leave_unread():
+                    message.add(self._take_received())
+                    if message.size > max_bytes:
+                        raise self._too_long(max_bytes, limit)
+                    continue
+                else:
+                    waiting = True
                 await self.wait_readable()
-                continue
-            message.add(self._take_received())
-            if message.size > max_bytes:
-                reason = f"a message of more than {max_bytes} bytes"
-                self.endpoint.counters.count("max_message_bytes")
-                self._reject_message(reason)
-                remedy = "raise read(limit=...)" if limit else limits.describe("max_message_bytes")
-                raise LimitExceeded(f"{self}: {reason}; {remedy}")
+        finally:
+            if waiting:
+                self.session.assembly.release(self)
         return message.getvalue()
+
+    def _too_long(self, max_bytes: int, limit: int) -> LimitExceeded:
+        """Reject a message of more than `max_bytes`; return the error to raise."""
+        reason = f"a message of more than {max_bytes} bytes"
+        self.endpoint.counters.count("max_message_bytes")
+        self._reject_message(reason)
+        described = self.endpoint.limits.describe("max_message_bytes")
+        remedy = "raise read(limit=...)" if limit else described
+        return LimitExceeded(f"{self}: {reason}; {remedy}")
 
     async def send_message(self, data: BytesLike | AsyncIterable[BytesLike]) -> None:
         """Send a message, given at once or as an async iterable of pieces, and end it."""

@@ -52,6 +52,7 @@ from polymux.protocols.minmux.profile import UNIT_LAST_ITEM, StreamFormat
 
 if TYPE_CHECKING:
     from polymux.aio.protocols.minmux import MinmuxSession
+    from polymux.protocols.minmux.protocol import Minmux
 
 # Initial credit, in items, for streams whose items carry their own length: one may be 64 KiB long.
 LENGTH_PREFIXED_CREDIT_ITEMS = 16
@@ -465,6 +466,12 @@ class ItemReceiver(ItemStream, PieceStream):
         check_amount(amount)
         self._send_packet(give_credit(self.stream_id, amount))
         self.window += amount
+        peer = self.peer_half
+        outstanding = max(0, peer.credit_granted - peer.credit_spent)
+        if not self.state.over:  # else nothing of it counts any more
+            self.endpoint.receive_queue.set_window(
+                self.buffers, outstanding * max_item_bytes(self.stream_format, self._protocol)
+            )
 
     def stop(self, more: int = 0) -> None:
         """Announce that at most `more` credit will be given from now on.
@@ -517,25 +524,6 @@ class ItemReceiver(ItemStream, PieceStream):
             if self._reading_closed:
                 raise
             raise StopAsyncIteration from None
-
-    # Credit under the control of another reader; see "Receiving with delayed credit" in `base`
-
-    async def receive_item_count(self) -> int:
-        """Read and drop what `receive` returns. Return the number of complete items in it.
-
-        Raises like `receive`.
-        """
-        before = self.items_delivered
-        await self.receive()
-        return 1 if self.item_decoder is not None else self.items_delivered - before
-
-    def return_credit_now(self, units: int) -> None:
-        """Give credit for `units` items, but not more than the writer can still use."""
-        peer = self.peer_half
-        if peer.promised_limit >= 0:
-            units = min(units, peer.promised_limit - (peer.credit_granted - peer.credit_spent))
-        if units > 0 and peer.state == OPEN and self.is_current():
-            self.grant(units)
 
     # Private helpers
 
@@ -679,8 +667,14 @@ def codec_for(stream_format: StreamFormat, codec: Codec | None, stream_id: int) 
     return stream_format.item_codec if stream_format.item_codec is not None else Prefixed()
 
 
-def default_window(stream_format: StreamFormat, window_bytes: int) -> int:
-    """Default credit in items: about `window_bytes`, or 16 items that carry their own length."""
-    if stream_format.item_size < 0:
-        return LENGTH_PREFIXED_CREDIT_ITEMS
-    return max(1, window_bytes // max(1, stream_format.item_size))
+def max_item_bytes(stream_format: StreamFormat, protocol: "Minmux") -> int:
+    """Return the bytes that an item of a stream has at most."""
+    size = stream_format.item_size
+    return max(1, protocol.max_frame_bytes if size < 0 else size)
+
+
+def default_window(stream_format: StreamFormat, window_bytes: int, protocol: "Minmux") -> int:
+    """Default credit in items: about `window_bytes`, at most 16 items that carry their own
+    length."""
+    items = max(1, window_bytes // max_item_bytes(stream_format, protocol))
+    return min(items, LENGTH_PREFIXED_CREDIT_ITEMS) if stream_format.item_size < 0 else items

@@ -6,6 +6,7 @@ receivers in `items`.
 
 from typing import TYPE_CHECKING
 
+from polymux.aio.arguments import check_read_limit
 from polymux.aio.streams.duplex import BytesLike, Stream, copied_bytes
 from polymux.aio.streams.fast_paths import message_would_block, pop_message, try_send_message
 from polymux.core.errors import StreamAborted, StreamEnded, Unsupported
@@ -35,6 +36,25 @@ class PieceStream(Stream):
             return [await self.receive()]
         except StreamEnded:
             return []
+
+    async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
+        """Return all pieces up to the end, joined; see `Stream.receive_all`."""
+        check_read_limit(limit)
+        parts: list[bytes] = []
+        size = 0
+        assembly = self.session.assembly
+        try:
+            async for part in self:
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise self._too_much(limit)
+                assembly.hold(self, size)
+                while self._must_leave_unread():
+                    await self.wait_readable()
+        finally:
+            assembly.release(self)
+        return b"".join(parts)
 
     async def readline(self, limit: int = 64 * 1024) -> bytes:
         """Not available: raises Unsupported. Use `receive`."""

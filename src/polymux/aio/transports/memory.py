@@ -4,11 +4,12 @@ import asyncio
 from typing import Any, TypedDict, Unpack, overload
 
 from polymux.aio.arguments import check_session_options
-from polymux.aio.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_factory
+from polymux.aio.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX, session_factory
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.session.session import Session
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
@@ -172,6 +173,10 @@ async def pipe(
 async def pipe(
     protocol: MINMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
 ) -> tuple[MinmuxSession, MinmuxSession]: ...
+@overload
+async def pipe(
+    protocol: YAMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[YamuxSession, YamuxSession]: ...
 @overload
 async def pipe(
     protocol: str, *, other: str | None = None, **options: Unpack[PipeOptions]

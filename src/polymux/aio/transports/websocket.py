@@ -5,12 +5,17 @@ gets the bytes that followed the HTTP head; WebSocket frames are decoded in `pol
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from polymux.aio.connection_gate import Place
 from polymux.aio.errors import Unreachable, describe_os_error, printable
+from polymux.aio.hooks import SessionMeter
 from polymux.aio.session.session import Session
+from polymux.aio.session.socket_options import peer_name
+from polymux.aio.transports.origin_policy import OriginPolicy
 from polymux.aio.urls import Address, BadUrl
 from polymux.core.errors import MissingExtra, PolymuxError, Unsupported
 from polymux.protocols.registry import parse_protocol
@@ -20,9 +25,10 @@ if TYPE_CHECKING:
 
     from polymux.core.websocket.frames import MaskFunction
 
+log = logging.getLogger("polymux.aio")
+
 WEBSOCKET_SCHEMES = ("ws", "wss")
 MAX_HTTP_HEAD_BYTES = 16 * 1024  # of an HTTP request or response
-MAX_PENDING_UPGRADES = 128  # connections per listener whose upgrade is not finished
 HTTP_HEAD_END = b"\r\n\r\n"
 
 
@@ -77,12 +83,14 @@ class HttpUpgrade(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
+        self.received = False  # anything at all
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self.received = True
         seen = max(0, len(self._received) - len(HTTP_HEAD_END))
         self._received += data
         end = self._received.find(HTTP_HEAD_END, seen)
@@ -208,18 +216,29 @@ class UpgradeListener:
 
     Args:
         path: Path that is served; `/` serves every path.
-        make: Creates a session after an upgrade.
+        make: Creates a session after an upgrade, with the place of its connection.
         timeout: Seconds for an upgrade.
+        origins: Decides which web pages may connect.
+        meter: Notified of pages that are refused.
     """
 
-    def __init__(self, path: str, make: Callable[[], Session], timeout: float) -> None:
+    def __init__(
+        self,
+        path: str,
+        make: Callable[[Place], Session],
+        timeout: float,
+        origins: OriginPolicy,
+        meter: SessionMeter | None = None,
+    ) -> None:
         self.path = path.partition("?")[0]
         self.make = make
         self.timeout = timeout
+        self.origins = origins
+        self.meter = meter
         self.pending: set[ServerUpgrade] = set()
 
-    def __call__(self) -> "ServerUpgrade":
-        return ServerUpgrade(self)
+    def __call__(self, place: Place) -> "ServerUpgrade":
+        return ServerUpgrade(self, place)
 
     def is_served(self, path: str) -> bool:
         """Whether `path` is served here."""
@@ -235,17 +254,17 @@ class UpgradeListener:
 class ServerUpgrade(HttpUpgrade):
     """Answers an upgrade request; any other request gets an HTTP error."""
 
-    def __init__(self, listener: UpgradeListener) -> None:
+    def __init__(self, listener: UpgradeListener, place: Place) -> None:
         super().__init__()
         self.listener = listener
+        self.place = place
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        if len(self.listener.pending) >= MAX_PENDING_UPGRADES:
-            self.transport.abort()
-            return
+        abort = self.transport.abort
+        self.place.attach(lambda _: abort(), lambda: not self.received)
         self.listener.pending.add(self)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.listener.timeout, self.transport.abort)
@@ -263,9 +282,10 @@ class ServerUpgrade(HttpUpgrade):
             self.transport.close()
             return
         try:
-            self.hand_over_to(self.listener.make(), rest)
+            self.hand_over_to(self.listener.make(self.place), rest)
         except PolymuxError:
             self.transport.abort()
+            self.place.release()
 
     def _respond(self, handshake: "ServerProtocol") -> bool:
         """Accept or reject the upgrade. False also for data that is not HTTP: it gets no answer."""
@@ -273,7 +293,18 @@ class ServerUpgrade(HttpUpgrade):
 
         for event in handshake.events_received():
             if isinstance(event, Request):
-                if self.listener.is_served(event.path):
+                headers = event.headers
+                refusal = self.listener.origins.refusal(
+                    headers.get_all("Origin"), headers.get_all("Host")
+                )
+                if refusal:
+                    reason = printable(refusal.encode())
+                    peer = peer_name(self.transport, "")
+                    log.info("%s: a WebSocket was refused: %s", peer, reason)
+                    if self.listener.meter is not None:
+                        self.listener.meter.refused(peer, reason)
+                    response = handshake.reject(403, f"Refused: {refusal}.\n")
+                elif self.listener.is_served(event.path):
                     response = handshake.accept(event)
                 else:
                     response = handshake.reject(404, f"Only {self.listener.path} is served here.\n")
@@ -290,6 +321,7 @@ class ServerUpgrade(HttpUpgrade):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._remove_from_pending()
+        self.place.release()
 
     def _remove_from_pending(self) -> None:
         self.listener.pending.discard(self)

@@ -1,4 +1,7 @@
-"""Protocol detection with evidence, from the first bytes of both sides.
+"""The protocol a session is decoded as: named by the caller or the capture, or detected.
+
+`select_protocol` is the entry. Of a named protocol only the variant is chosen; `detect` finds a
+protocol from the first bytes of both sides, with evidence.
 
 The problem. Most of these protocols have no magic number, some can decode almost any bytes (to
 Minmux, random data is a sequence of packets), and a session that breaks rules must still be
@@ -33,23 +36,34 @@ Invariants. Nothing here raises about the bytes it reads. A named protocol is ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polymux.analysis.detection.other_protocols import (
     detect_other_protocol,
     multistream_size,
+    preamble_size,
     websocket_upgrade_status,
 )
-from polymux.analysis.detection.sample import SHORT_SAMPLE_BYTES, SessionSample, Trial, try_protocol
-from polymux.analysis.detection.signatures import SIGNATURES, Signature, protocol_string
+from polymux.analysis.detection.sample import (
+    SHORT_SAMPLE_BYTES,
+    SessionSample,
+    Trial,
+    try_protocol,
+)
+from polymux.analysis.detection.signatures import SIGNATURES, Signature
+from polymux.analysis.options import AUTO, AnalysisOptions, check_protocol_string, protocol_string
+from polymux.capture import TcpSession
 from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
-from polymux.protocols.registry import PROTOCOLS
+from polymux.protocols.registry import PROTOCOLS, BadProtocolString, parse_protocol
 
 MIN_SCORE = 75  # percent: a session with some violations is still detected
 MIN_SCORE_WITH_MARKER = 50  # with a marker in the first bytes
 MIN_SCORE_WITHOUT_START = 97  # without the start, most bytes fit many protocols
 MIN_FRAMES_WITHOUT_START = 16
 INCONCLUSIVE_BYTES = 64  # fewer bytes without a complete frame refute no protocol
+
+MISMATCH_PREFIX = "the bytes look like "
+"""How the note of a session begins whose bytes contradict the protocol that was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,55 @@ class Detection:
     mismatch: str = ""
 
 
+def select_protocol(
+    session: TcpSession,
+    options: AnalysisOptions,
+    sample: SessionSample,
+) -> Detection:
+    """Select the protocol of a session.
+
+    The options decide; with `auto`, the protocol noted in the capture; without a note, what the
+    first bytes show.
+
+    Args:
+        session: the session, its packets scanned.
+        options: the caller's options.
+        sample: the session's first bytes.
+    """
+    text, source = options.protocol_for(session), "given"
+    if text == AUTO and session.protocol_hint:
+        text, source = session.protocol_hint, "noted in the capture"
+        try:
+            check_protocol_string(text)
+        except BadProtocolString as problem:
+            found = detect(sample)
+            note = f"{found.evidence}; the capture notes a protocol that cannot be used: {problem}"
+            return replace(found, evidence=note)
+    if text == AUTO:
+        return detect(sample)
+    return _named_protocol(text, source, sample)
+
+
+def _named_protocol(text: str, source: str, sample: SessionSample) -> Detection:
+    """The variant of a named protocol that fits best, and whether the bytes contradict it."""
+    choice = parse_protocol(text)
+    preamble = choice.options.get("preamble", "")
+    skip = (0, 0)
+    if preamble:
+        skip = (preamble_size(preamble, sample.head(0)), preamble_size(preamble, sample.head(1)))
+    rest = sample.skipping(skip)
+    variant, variant_evidence = select_variant(choice.name, choice.options, rest)
+    evidence = f"{source}: {text}" + (f"; {variant_evidence}" if variant_evidence else "")
+    mismatch, other = "", find_mismatch(variant, choice.options, rest)
+    if other:
+        named_by = "the option says" if source == "given" else "the capture notes"
+        mismatch = (
+            f"{MISMATCH_PREFIX}{other}, but {named_by} {text}: it is read as {text}, and its "
+            "violations are reported as possible"
+        )
+    return Detection(variant, evidence, 100, skip, mismatch=mismatch)
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     signature: Signature
@@ -89,6 +152,12 @@ def detect(sample: SessionSample) -> Detection:
     """Detect the protocol of a sample."""
     if not sample.size:
         return Detection(None, "no bytes were captured")
+    if not sample.from_start and sample.size < MIN_FRAMES_WITHOUT_START and not _has_marker(sample):
+        # A frame has at least a byte: no trial could be credible. Captures of scans and floods have
+        # millions of such sessions.
+        other = detect_other_protocol(sample.head(0), sample.head(1))
+        text = other or "too few bytes to recognise a protocol without the start of the connection"
+        return Detection(None, text, other_protocol=other)
     skip = (multistream_size(sample.head(0)), multistream_size(sample.head(1)))
     rest = sample.skipping(skip)
     found = _rank_candidates(rest, SIGNATURES)
@@ -102,7 +171,14 @@ def detect(sample: SessionSample) -> Detection:
         text = other or f"no protocol fits; the closest: {closest}"
         return Detection(None, text, 0, skip, scores, other_protocol=other)
     text = f"seen: {_describe_evidence(best, skip)}"
-    return Detection(best.trial.protocol, text, best.score, skip, scores, bool(best.marker))
+    protocol = best.trial.protocol
+    if skip != (0, 0):
+        protocol = best.signature.negotiated(protocol)
+    return Detection(protocol, text, best.score, skip, scores, bool(best.marker))
+
+
+def _has_marker(sample: SessionSample) -> bool:
+    return any(each.marker is not None and each.marker(sample) for each in SIGNATURES)
 
 
 def select_variant(name: str, options: dict[str, str], sample: SessionSample) -> tuple[str, str]:

@@ -30,7 +30,7 @@ def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
     """The well-known protocol that the first bytes of both sides show; "" if none."""
     heads = [head for head in (dialer, acceptor) if head]
     if heads and all(_is_tls(head) for head in heads):
-        return "TLS: what it carries is encrypted; capture it before encryption"
+        return "TLS, whose first messages were not captured: without them it cannot be opened"
     if any(head.startswith(b"SSH-") for head in heads):
         return "SSH"
     if dialer.startswith(_HTTP2_PREFACE):

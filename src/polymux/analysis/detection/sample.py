@@ -1,7 +1,11 @@
-"""The first bytes of a session, and trials: decoding them as a given protocol."""
+"""The first bytes of a session, and trials: decoding them as a given protocol.
+
+The first batch of a session is read once, for detection and for decoding (`PeekedSession`).
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +19,8 @@ from polymux.analysis.detection.trial import (
     largest_payloads,
 )
 from polymux.capture import StreamBatch, TcpSession
-from polymux.capture.tcp.events import GAP, PAYLOAD
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD
+from polymux.core.errors import CaptureError
 from polymux.core.observer import Observer
 from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
@@ -27,7 +32,18 @@ GIVE_UP_AFTER_FRAMES = 256  # a trial stops after this many invalid frames, if 9
 BRIEF_STEP_BYTES = 64
 BRIEF_GIVE_UP_AFTER_FRAMES = 64
 
+# The ClientHello of TLS: positions, and the bytes that they can have.
+_CLIENT_HELLO_START = ((0, (22,)), (1, (3,)), (2, range(5)), (5, (1,)))
+
 SamplePiece = tuple[int, bytes, int]
+
+
+def may_begin_client_hello(head: bytes) -> bool:
+    """Whether a dialer's bytes so far may begin with the ClientHello of TLS."""
+    for position, allowed in _CLIENT_HELLO_START:
+        if position < len(head) and head[position] not in allowed:
+            return False
+    return bool(head)
 
 
 @dataclass(frozen=True)
@@ -79,20 +95,6 @@ class SessionSample:
                 kept.append((side, data[cut:], at))
         return SessionSample(tuple(kept), self.from_start)
 
-    def only(self, side: int) -> SessionSample:
-        """The pieces of one side."""
-        return SessionSample(
-            tuple(piece for piece in self.pieces if piece[0] == side), self.from_start
-        )
-
-    def boundaries(self, side: int) -> Iterator[int]:
-        """The offsets at which the pieces of one side begin."""
-        offset = 0
-        for sender, data, _ in self.pieces:
-            if sender == side:
-                yield offset
-                offset += len(data)
-
 
 def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> SessionSample:
     """Read the first bytes of a session, up to the first gap."""
@@ -122,6 +124,39 @@ def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) ->
     return remaining
 
 
+class PeekedSession:
+    """The batches of a scanned session, about `batch_bytes` each; the first is already read."""
+
+    def __init__(self, session: TcpSession, batch_bytes: int) -> None:
+        self._session = session
+        self._rest = session.batches(batch_bytes)
+        self._first: list[StreamBatch] = []
+        try:
+            self._first += itertools.islice(self._rest, 1)
+        except CaptureError:
+            self._rest = session.batches(batch_bytes)  # raises again when the batches are read
+
+    def sample(self) -> SessionSample:
+        """The first bytes of the session; CaptureError if they cannot be read."""
+        pieces: list[SamplePiece] = []
+        left = FULL_SAMPLE_BYTES
+        for batch in self._first:
+            left = add_pieces(pieces, batch, left)
+        if left > 0 and sum(self._session.reassembled_bytes) > sum(
+            len(batch.data) for batch in self._first
+        ):
+            return take_sample(
+                self._session
+            )  # read again: a batch of many small packets is too short
+        return SessionSample(tuple(pieces), self._session.saw_syn)
+
+    def batches(self) -> Iterator[StreamBatch]:
+        """All batches, once; none is kept."""
+        while self._first:
+            yield self._first.pop()
+        yield from self._rest
+
+
 @dataclass(slots=True)
 class Trial:
     """The result of decoding a sample as one protocol.
@@ -139,6 +174,7 @@ class Trial:
     streams: list[StreamState] = field(default_factory=list)
     largest_payloads: tuple[int, int] = (0, 0)
     websocket_path: str = ""
+    dialect_evidence: str = ""  # what shows the protocol's dialect
     stopped_early: bool = False
 
     @property
@@ -160,11 +196,15 @@ def try_protocol(
     """
     observer = Observer(create(protocol))
     if not sample.from_start:
-        observer.mark_uncertain()
+        observer.begin_in_middle()
     feed = TrialFeed(
         observer, excused_rules, BRIEF_GIVE_UP_AFTER_FRAMES if brief else GIVE_UP_AFTER_FRAMES
     )
-    feed.feed(sample.pieces, BRIEF_STEP_BYTES if brief else EARLY_STEP_BYTES)
+    step = BRIEF_STEP_BYTES if brief else EARLY_STEP_BYTES
+    if not sample.from_start:
+        step = FULL_SAMPLE_BYTES  # frames are searched for where packets begin
+    feed.feed(sample.pieces, step)
+    observer.decide_boundaries()
     assert observer.rows is not None
     largest, invalid_bytes = (0, 0), 0
     for batch in observer.rows.take():
@@ -187,5 +227,6 @@ def try_protocol(
     trial.largest_payloads = largest
     streams = observer.protocol.streams
     trial.streams = [*observer.take_removed_streams(), *streams.all()]
+    trial.dialect_evidence = observer.protocol.dialect_evidence()
     trial.websocket_path = observer.websocket.path if observer.websocket is not None else ""
     return trial

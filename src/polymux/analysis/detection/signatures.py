@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polymux.analysis.detection.sample import SessionSample, Trial
+from polymux.analysis.options import protocol_string
 from polymux.analysis.schema.tables import SIDES
 from polymux.core.websocket.handshake import IS_UPGRADE, detect_upgrade
-from polymux.protocols.registry import BadProtocolString, create
+from polymux.protocols.registry import BadProtocolString, create, parse_protocol
 
 Hints = Callable[[Trial], list[str]]
 Marker = Callable[[SessionSample], str]
@@ -30,6 +31,7 @@ class Signature:
         marker: describes the unambiguous first bytes of a sample; "" if there are none.
         hints: describes the implementations of the peers.
         excused_rules: rules whose violation a missing start explains.
+        negotiated_option: option and value that hold where multistream-select comes first.
         proof: must hold in addition where valid frames alone say little.
     """
 
@@ -40,7 +42,15 @@ class Signature:
     marker: Marker | None = None
     hints: Hints | None = None
     excused_rules: tuple[str, ...] = ()
+    negotiated_option: tuple[str, str] | None = None
     proof: Callable[[Trial], bool] | None = None
+
+    def negotiated(self, protocol: str) -> str:
+        """The protocol string of a session that multistream-select came before."""
+        if self.negotiated_option is None:
+            return protocol
+        key, value = self.negotiated_option
+        return protocol_string(self.name, {**parse_protocol(protocol).options, key: value})
 
     def variants(self, options: dict[str, str]) -> list[str]:
         """The protocol strings to try, given the options that the caller named.
@@ -63,12 +73,6 @@ def _is_valid(protocol: str) -> bool:
     except BadProtocolString:
         return False
     return True
-
-
-def protocol_string(name: str, options: dict[str, str]) -> str:
-    """`mplex`, `nerdbank:version=3`: the protocol string of a name and options."""
-    pairs = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{name}:{pairs}" if pairs else name
 
 
 def _heads(sample: SessionSample) -> Sequence[bytes]:
@@ -100,6 +104,24 @@ def _omnistreams_marker(sample: SessionSample) -> str:
     if upgrade.outcome == IS_UPGRADE and upgrade.path.rstrip("/").endswith("/omnistreams"):
         return "a WebSocket upgrade for /omnistreams"
     return ""
+
+
+def _yamux_marker(sample: SessionSample) -> str:
+    """The first stream is opened, or the session is pinged, in a header of 12 bytes."""
+    found = ""
+    for head in _heads(sample):
+        if head[0] != 0 or head[1:2] > b"\x03":
+            return ""
+        kind, stream = head[1:4].hex(), head[4:8].hex()
+        if kind in ("000001", "010001") and stream in ("00000001", "00000002"):
+            found = f"stream {int(stream)} is opened first"
+        elif kind == "020001" and stream == "00000000" and not found:
+            found = "the session begins with a ping"
+    return found
+
+
+def _yamux_hints(trial: Trial) -> list[str]:
+    return [trial.dialect_evidence] if trial.dialect_evidence else []
 
 
 def _mplex_hints(trial: Trial) -> list[str]:
@@ -144,9 +166,10 @@ def _omnistreams_hints(trial: Trial) -> list[str]:
 
 def _minmux_proof(trial: Trial) -> bool:
     """Almost any bytes decode as packets, but items need credit that the other side granted, and
-    correct peers violate no rule."""
+    correct peers violate no rule. Where grants may not have been seen, nothing is proven."""
     return not trial.violations_by_rule and any(
-        s.dialer.content_bytes + s.acceptor.content_bytes > 0 for s in trial.streams
+        not s.unseen and s.dialer.content_bytes + s.acceptor.content_bytes > 0
+        for s in trial.streams
     )
 
 
@@ -156,6 +179,10 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("streamux", 4, marker=_streamux_marker),
     Signature("omnistreams", 3, "numbering", ("spec", "legacy"), _omnistreams_marker,
            _omnistreams_hints, ("omnistreams.data-on-unknown-id", "omnistreams.end-on-unknown-id")),
+    Signature("yamux", 2, marker=_yamux_marker, hints=_yamux_hints,
+           excused_rules=("yamux.unknown-stream", "yamux.pong-unrequested",
+                          "yamux.window-exceeded"),
+           negotiated_option=("dialect", "libp2p")),
     Signature("mplex", 2, hints=_mplex_hints, excused_rules=("mplex.unknown-stream",)),
     Signature("minmux", 16, proof=_minmux_proof),
 )  # fmt: skip

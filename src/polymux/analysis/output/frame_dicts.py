@@ -1,6 +1,6 @@
 """Frame rows of an observer as dicts, for `decode`, pipes and live sessions.
 
-The analysis of captures makes Arrow columns instead (`arrow.batches`), which is many times faster.
+The analysis of captures makes Arrow columns instead (`arrow_batches`), which is many times faster.
 """
 
 from __future__ import annotations

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polymux.analysis.arrow.batches import SCHEMAS, make_batch
+from polymux.analysis.output.arrow_batches import SCHEMAS, captures_batch
+from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
-from polymux.capture.io.paths import open_private
+from polymux.capture.io.paths import PRIVATE_FOLDER, open_private
 from polymux.core.errors import MissingExtra, UnwritableOutput
 
 try:
@@ -32,11 +32,21 @@ ROW_GROUP_BYTES: Final = 16 << 20
 # A batch may be a few rows that keep a whole page alive: beyond this size, batches are copied.
 COMPACT_AFTER_BYTES: Final = 8 << 20
 EMPTY_FILE_NAME: Final = "part-empty"
-PRIVATE_TABLES: Final = frozenset({"content"})  # tables with payload: files have mode 0600
+# Tables with payload: their files have mode 0600, their folders 0700.
+PRIVATE_TABLES: Final = frozenset({"content"})
 # Nearly every row group has all values of these: their minimum and maximum never let a reader skip
 # a group, and cost an eighth of the writing time.
 _COLUMNS_WITHOUT_STATISTICS: Final = ("sender", "kind", "stream")
 _DELTA_ENCODED_TYPES: Final = (ColumnType.INTEGER, ColumnType.TIMESTAMP)
+
+
+def make_table_folder(folder: Path) -> None:
+    """Create the folder of a table, named after it; private if the table has payload."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.name in PRIVATE_TABLES:
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+    else:
+        folder.mkdir(exist_ok=True)
 
 
 class OutputError(UnwritableOutput):
@@ -82,7 +92,7 @@ class _TableFile:
 
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
         if self._writer is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_table_folder(self.path.parent)
             columns = TABLES[self.table].columns
             self.temp_path.unlink(missing_ok=True)
             if self.table in PRIVATE_TABLES:
@@ -101,7 +111,6 @@ class _TableFile:
                     c.name for c in columns if c.name not in _COLUMNS_WITHOUT_STATISTICS
                 ],
                 store_schema=False,  # readers see text, not dictionaries
-                use_compliant_nested_type=False,
             )
         return self._writer
 
@@ -141,10 +150,9 @@ class TableWriter:
 
     def add_captures(self, summaries: Iterable[FileSummary]) -> None:
         """Add the rows of the `captures` table."""
-        rows = [asdict(summary) for summary in summaries]
-        if rows:
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self.emit("captures", make_batch("captures", columns))
+        batch = captures_batch(summaries)
+        if batch.num_rows:
+            self.emit("captures", batch)
 
     def row_counts(self) -> dict[str, int]:
         """Rows added so far, by table."""
@@ -187,14 +195,25 @@ def write_empty_tables(folder: Path | str, tables: Iterable[str] = ()) -> None:
                 raise _write_error(Path(folder) / table, problem) from None
 
 
+def merge_files(paths: Iterable[Path], table: str, target: Path) -> None:
+    """Write the rows of these files of a table to one file, a row group at a time."""
+    writer = TableWriter(target.parent.parent, f"{target.stem}-merging")
+    with writer:
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS):
+                    writer.emit(table, batch.cast(SCHEMAS[table]))
+    os.replace(writer.files[table].path, target)
+
+
 def read_table(folder: Path | str, table: str) -> pa.Table:
     """All rows of a table in its exact schema, for tests and small outputs."""
     return pa.Table.from_batches(list(read_batches(folder, table)), SCHEMAS[table])
 
 
 def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a table, its files in order of their names."""
-    for path in sorted((Path(folder) / table).glob("*.parquet")):
+    """The batches of a table, its files in order of their names; see `manifest.table_files`."""
+    for path in table_files(folder, table):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield batch.cast(SCHEMAS[table])

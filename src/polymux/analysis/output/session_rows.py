@@ -6,14 +6,13 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from polymux.analysis.arrow import batches as arrow_rows
-from polymux.analysis.output.content_rows import ContentCollector
+from polymux.analysis.output import arrow_batches as arrow_rows
 from polymux.analysis.output.row_batcher import RowBatcher
-from polymux.analysis.output.stream_columns import StreamColumns
-from polymux.analysis.session.summary import UNFINISHED_ENDINGS
+from polymux.analysis.output.row_columns import ContentCollector, StreamColumns
+from polymux.analysis.schema.tables import UNFINISHED_ENDINGS
 from polymux.analysis.tracking.request_latency import RequestLatencies
 from polymux.analysis.tracking.session_tracker import SessionTracker
-from polymux.analysis.tracking.stall_rows import SENDER_IDLE
+from polymux.analysis.tracking.stall_evidence import SENDER_IDLE
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.core.observer import Observer
@@ -38,12 +37,18 @@ def make_session_id(flow: bytes, started_at: int) -> str:
 class SessionRows:
     """Moves the rows of one session from observer and tracker to the batcher, and counts them.
 
-    `emit` receives batches of content, `batcher` the rows of all other tables. Memory is bounded by
+    `emit` receives batches of content, `batcher` the rows of all other tables. `has_requests`:
+    every stream of the protocol is a request and its reply. Memory is bounded by
     a page of frames, MAX_PENDING_STREAMS streams and CONTENT_BATCH_BYTES of content.
     """
 
     def __init__(
-        self, session_id: str, emit: Emit, batcher: RowBatcher, tables: frozenset[str]
+        self,
+        session_id: str,
+        emit: Emit,
+        batcher: RowBatcher,
+        tables: frozenset[str],
+        has_requests: bool,
     ) -> None:
         self.session_id = session_id
         self.emit = emit
@@ -57,7 +62,7 @@ class SessionRows:
         self.payload_bytes = [0, 0]
         self._stream_columns = StreamColumns()
         self._stream_text_bytes = 0  # of the names and error texts in them
-        self._latencies = RequestLatencies()
+        self._latencies = RequestLatencies() if has_requests and "requests" in tables else None
 
     def collect(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:
         """Emit all finished rows.
@@ -67,7 +72,7 @@ class SessionRows:
         self._add_frames(observer, tracker)
         for stream in observer.take_removed_streams():
             self._add_stream(observer, tracker, stream, timestamp)
-        self._add_violations(observer)
+        self._add_violations(observer, tracker)
         self._add_stalls_and_timeline(tracker.stalls, tracker.timeline)
         if self._stream_columns.row_count >= MAX_PENDING_STREAMS:
             self._flush_streams()
@@ -79,11 +84,11 @@ class SessionRows:
         self._add_frames(observer, tracker)
         for stream in [*observer.take_removed_streams(), *observer.protocol.streams.all()]:
             self._add_stream(observer, tracker, stream, timestamp)
-        self._add_violations(observer)
+        self._add_violations(observer, tracker)
         self._add_stalls_and_timeline(tracker.stalls, tracker.timeline)
         self._flush_streams()
-        latencies = self._latencies.rows()
-        if latencies and "requests" in self.tables:
+        latencies = self._latencies.rows() if self._latencies is not None else []
+        if latencies:
             self.batcher.add("requests", arrow_rows.requests_columns(latencies, self.session_id))
         if tracker.content_collector is not None:
             self._emit_content(tracker.content_collector, 0)
@@ -106,7 +111,7 @@ class SessionRows:
             self._stream_text_bytes += len(stream.name or b"") + len(stream.error or b"")
             if self._stream_text_bytes >= MAX_PENDING_STREAM_TEXT_BYTES:
                 self._flush_streams()
-        if "requests" in self.tables:
+        if self._latencies is not None:
             self._latencies.add(observer.protocol, stream)
 
     def _flush_streams(self) -> None:
@@ -120,9 +125,11 @@ class SessionRows:
             self._stream_columns = StreamColumns()
             self._stream_text_bytes = 0
 
-    def _add_violations(self, observer: Observer) -> None:
+    def _add_violations(self, observer: Observer, tracker: SessionTracker) -> None:
         violations = observer.take_violations()
         if violations:
+            for violation in violations:
+                violation.byte_offset = tracker.wire_offset(violation.sender, violation.byte_offset)
             self.violation_count += len(violations)
             self.violation_findings += sum(
                 1 for violation in violations if violation.rule.severity.value != "note"

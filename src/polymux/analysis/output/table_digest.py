@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polymux.analysis.arrow.batches import decode_dictionaries
+from polymux.analysis.output.arrow_batches import decode_dictionaries
 from polymux.analysis.output.parquet import read_batches
 from polymux.analysis.schema.tables import TABLES
 

@@ -1,17 +1,19 @@
 """The schemas of all tables: names, columns, types, allowed values and descriptions.
 
 Writers, readers, the report and the table reference of the documentation (`docs/tables.md`) are all
-derived from them.
+derived from them. pyarrow is imported only when an Arrow schema is requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.schema.columns import Column, ColumnType, TableSchema
 from polymux.capture.packets.file_summary import STATUSES
 from polymux.capture.pcapng.comments import VANTAGES as HINTED_VANTAGES
+from polymux.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,17 +21,76 @@ if TYPE_CHECKING:
 TIMELINE_BUCKETS: Final = 500  # at most, per session
 MIN_BUCKET_US: Final = 1_000
 
-__all__ = [
-    "TABLES",
-    "TIMELINE_BUCKETS",
-    "Column",
-    "ColumnType",
-    "TableSchema",
-    "arrow_schema",
-    "bucket_of",
-    "bucket_width_us",
-    "column_reference",
-]
+
+class ColumnType(Enum):
+    """The type of a column; the value is its name in the documentation."""
+
+    TEXT = "text"
+    TEXT_LIST = "list of text"
+    INTEGER = "integer"
+    DECIMAL = "decimal(20,0)"
+    TIMESTAMP = "timestamp"
+    BINARY = "binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `allowed_values`, if any, are all values it can have besides null."""
+
+    name: str
+    type: ColumnType
+    description: str
+    nullable: bool = False
+    allowed_values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """One table: a folder of Parquet files called `name`.
+
+    `one_row_per` says what a row describes; the columns in `key` identify a row.
+    """
+
+    name: str
+    one_row_per: str
+    description: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    def column_names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column called `name`; KeyError if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def to_arrow(self) -> pa.Schema:
+        """The pyarrow schema; MissingExtra if pyarrow is not installed."""
+        types = _arrow_types()
+        import pyarrow as pa
+
+        return pa.schema(
+            [pa.field(c.name, types[c.type], nullable=c.nullable) for c in self.columns]
+        )
+
+
+def _arrow_types() -> dict[ColumnType, pa.DataType]:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtra("captures", "reading or writing tables") from None
+    return {
+        ColumnType.TEXT: pa.string(),
+        ColumnType.TEXT_LIST: pa.list_(pa.string()),
+        ColumnType.INTEGER: pa.int64(),
+        ColumnType.DECIMAL: pa.decimal128(20, 0),
+        ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        ColumnType.BINARY: pa.binary(),
+    }
 
 
 def bucket_width_us(session_us: int) -> int:
@@ -80,6 +141,8 @@ SESSION_ENDINGS: Final = ("clean", "truncated", "gap", "undecodable", "unknown")
 STREAM_ENDINGS: Final = (
     "clean", "half-closed", "reset", "cancelled", "rejected", "never-accepted", "abandoned", "open",
 )  # fmt: skip
+UNFINISHED_ENDINGS: Final = ("open", "half-closed", "never-accepted")
+"""Endings of streams that were not finished when the capture ended."""
 HALF_ENDINGS: Final = ("ended", "aborted")
 VERDICTS: Final = ("clean", "crossed", "violation")
 ORIGINS: Final = ("spec", "limit", "advice")
@@ -116,7 +179,8 @@ def _integer_per_side(stem: str, description: str, null: bool = False) -> Iterat
 
 
 _SESSION_ID: Final = _text(
-    "session_id", "The session: a hash of its flow and first timestamp, the same on every run."
+    "session_id",
+    "The session: a hash of its flow, sensor and first timestamp, the same on every run.",
 )
 _SENDER: Final = _text("sender", "The side that sent it.", *SIDES)
 _FRAME_INDEX: Final = _integer(
@@ -148,6 +212,7 @@ _CAPTURES: Final = TableSchema(
         _integer("bytes", "Bytes of the file that were read, after decompression."),
         _text("error", "The error; null if there was none.", null=True),
         _integer("error_offset", "Byte offset in the file at which the error occurred.", null=True),
+        _text("sensor", "Where it was captured; `default` if that is not known."),
     ),
 )
 
@@ -184,14 +249,36 @@ _SESSIONS: Final = TableSchema(
         *_integer_per_side("undecoded_bytes", "Bytes of the {side} that could not be decoded."),
         *_integer_per_side(
             "overhead_bytes",
-            "Bytes of the {side} that belong to the encapsulation only (HTTP upgrade, WebSocket "
-            "ping and close).",
+            "Bytes of the {side} that belong to the encapsulation only (TLS, HTTP upgrade, "
+            "WebSocket ping and close).",
         ),
         _integer("violations", "Number of its rows in `violations`."),
         _text("ending", "How the session ended.", *SESSION_ENDINGS),
         _text("note", "Remarks on the analysis of this session.", null=True),
         _integer(
             "rtt_us", "Round trip of the connection in microseconds; null if unknown.", null=True
+        ),
+        _text("tls", "TLS version and suite; null without TLS.", null=True),
+        _text("server_name", "The server name in the TLS ClientHello.", null=True),
+        _text("alpn", "The application protocol agreed on in the TLS handshake.", null=True),
+        _integer(
+            "tls_records",
+            "TLS records of both sides, lost ones included; null if the session was not opened.",
+            null=True,
+        ),
+        _integer(
+            "tls_unopened",
+            "TLS records of both sides that could not be opened: lost, damaged, or early data "
+            "without a secret.",
+            null=True,
+        ),
+        _integer("tls_handshake_us", "Time from the ClientHello to the last Finished.", null=True),
+        _text("sensor", "Where it was captured; `default` if that is not known."),
+        _text(
+            "connection_id",
+            "The TCP connection: the same for its sessions at different sensors. Null if its SYN "
+            "was not captured.",
+            null=True,
         ),
     ),
 )

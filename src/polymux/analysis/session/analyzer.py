@@ -7,28 +7,29 @@ does not grow with the length of the session.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 
-from polymux.analysis.detection.detector import Detection
-from polymux.analysis.detection.selection import select_protocol
+from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.sample import PeekedSession, SessionSample, may_begin_client_hello
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output.content_rows import ContentCollector
 from polymux.analysis.output.row_batcher import RowBatcher
+from polymux.analysis.output.row_columns import ContentCollector
 from polymux.analysis.output.session_rows import Emit, SessionRows, make_session_id
 from polymux.analysis.schema.stream_keys import parse_stream_key
-from polymux.analysis.schema.tables import VANTAGES, bucket_width_us
-from polymux.analysis.session.outcome import accounts_for_all_bytes, session_ending, session_note
-from polymux.analysis.session.peeked_session import PeekedSession
-from polymux.analysis.session.summary import SessionSummary
-from polymux.analysis.tracking.request_latency import has_requests
+from polymux.analysis.schema.tables import SIDES, TABLES, VANTAGES, bucket_width_us
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.analysis.tls.layer import TlsLayer
+from polymux.analysis.tls.session import OpenedSession, read_client_hello
+from polymux.analysis.tracking.missing_content import MissingContent, MissingRange
 from polymux.analysis.tracking.session_tracker import SessionTracker
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.capture import FlowRefs, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.packets.flows import DEFAULT_SENSOR
 from polymux.capture.tcp.sessions import BATCH_BYTES, ReadAt
 from polymux.core.errors import CaptureError
 from polymux.core.events import NullSink
-from polymux.core.frames import ACCEPTS
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.protocol import Protocol
@@ -37,10 +38,72 @@ from polymux.protocols.registry import create
 
 CLOSED_STREAMS_REMEMBERED = 65_536  # a late frame on any of these is not on an unknown stream
 MAX_OPEN_STREAMS = 262_144  # with more streams open at once, decoding of a session stops
+_SESSION_COLUMNS = TABLES["sessions"].column_names()
+_REQUEST_REPLY_KINDS = {"Request", "Reply"}
 _STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a kind of frame that is content without a stream
+
+
+@dataclass(slots=True)
+class SessionSummary:
+    """A row of the `sessions` table as plain values, and the totals that commands print.
+
+    Timestamps are microseconds. `findings` counts the violations of severity warning or worse and
+    the `stalls` (without those of an idle sender). `unfinished` counts the streams that had not
+    ended, if the `streams` table was selected. `balanced` says whether every byte is accounted for.
+    `read_error` says why the capture could not be read to the session's end, "" if it could.
+    `conflict` says that bytes were captured twice with different content, "" if they were not.
+    """
+
+    session_id: str
+    capture: list[str]
+    protocol: str | None
+    version: str | None
+    dialect: str | None
+    evidence: str | None
+    vantage: str
+    dialer: str
+    acceptor: str
+    started_at: int
+    ended_at: int
+    frames: int = 0
+    streams: int = 0
+    bytes_dialer: int = 0
+    bytes_acceptor: int = 0
+    payload_bytes_dialer: int = 0
+    payload_bytes_acceptor: int = 0
+    missing_bytes_dialer: int = 0
+    missing_bytes_acceptor: int = 0
+    undecoded_bytes_dialer: int = 0
+    undecoded_bytes_acceptor: int = 0
+    overhead_bytes_dialer: int = 0
+    overhead_bytes_acceptor: int = 0
+    violations: int = 0
+    ending: str = "unknown"
+    note: str | None = None
+    tls: str | None = None
+    server_name: str | None = None
+    alpn: str | None = None
+    tls_records: int | None = None
+    tls_unopened: int | None = None
+    tls_handshake_us: int | None = None
+    rtt_us: int | None = None
+    sensor: str = DEFAULT_SENSOR
+    connection_id: str | None = None
+    balanced: bool = True
+    findings: int = 0
+    stalls: int = 0
+    unfinished: int = 0
+    read_error: str = ""
+    conflict: str = ""
+
+    def row(self) -> dict[str, object]:
+        """The columns of the table."""
+        return {name: getattr(self, name) for name in _SESSION_COLUMNS}
+
 
 Progress = Callable[[int], None]
 OnStart = Callable[[SessionSummary], None]
+OnMissing = Callable[[str, MissingRange], None]
 Steps = Generator[int, None, SessionSummary]
 
 
@@ -51,6 +114,7 @@ def analyze_session(
     progress: Progress | None = None,
     batcher: RowBatcher | None = None,
     on_start: OnStart | None = None,
+    on_missing: OnMissing | None = None,
 ) -> SessionSummary:
     """Decode, validate and measure one session.
 
@@ -66,11 +130,13 @@ def analyze_session(
         batcher: receives the rows of all tables but `content`, to batch them with those of other
             sessions; None emits them without batching.
         on_start: called before the first row with what is known then, the note included.
+        on_missing: called with the session's id and each range of bytes that is missing, before
+            the rows of frames that come after it.
 
     Returns:
         The session's row and totals.
     """
-    steps = analyze_session_steps(session, options, emit, batcher, on_start)
+    steps = analyze_session_steps(session, options, emit, batcher, on_start, on_missing)
     while True:
         try:
             size = next(steps)
@@ -87,6 +153,7 @@ def analyze_session_steps(
     emit: Emit,
     batcher: RowBatcher | None = None,
     on_start: OnStart | None = None,
+    on_missing: OnMissing | None = None,
 ) -> Steps:
     """Analyze a session in steps, so that the caller can work on other sessions in between.
 
@@ -96,18 +163,39 @@ def analyze_session_steps(
     batcher = batcher or RowBatcher(emit, batch_rows=1)
     try:
         session.scan_packets()
+        conflict = _describe_conflicts(session)
         if session.prefetch(BATCH_BYTES):
             yield 0
         peeked = PeekedSession(session, BATCH_BYTES)
-        detection = select_protocol(session, options, peeked.sample())
+        sample = peeked.sample()
+        opened = None
+        head = sample.head(0)
+        if may_begin_client_hello(head) and read_client_hello(head) is not None:
+            opened = OpenedSession(peeked.batches(), options.keys or KeyLog())
+            sample = opened.sample()
+        detection = _detect_protocol(session, options, sample, opened)
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
     if on_start is not None:
         on_start(_initial_summary(session, detection))
     if detection.protocol is None:
-        summary = _summarize_undecoded(session, detection)
+        summary = _summarize_undecoded(session, detection, opened)
+        if on_missing is not None:
+            _report_undecoded_missing(session, summary.session_id, on_missing)
     else:
-        summary = yield from _decode_session(session, peeked, detection, options, emit, batcher)
+        summary = yield from _decode_session(
+            session,
+            opened or peeked,
+            detection,
+            options,
+            emit,
+            batcher,
+            on_missing,
+            bool(conflict),
+        )
+    if conflict:
+        summary.conflict = conflict
+        summary.note = f"{summary.note}; {conflict}" if summary.note else conflict
     _add_session_row(summary, options, batcher)
     return summary
 
@@ -133,15 +221,31 @@ def analyze_flow(
     return [analyze_session(session, options, emit, batcher=batcher) for session in sessions]
 
 
+def _detect_protocol(
+    session: TcpSession,
+    options: AnalysisOptions,
+    sample: SessionSample,
+    opened: OpenedSession | None,
+) -> Detection:
+    """The protocol of a session; inside TLS, of what was opened."""
+    if opened is not None and opened.layer.failure:
+        text = opened.layer.facts.text
+        return Detection(None, f"TLS {text}" if text else "TLS", other_protocol="TLS")
+    return select_protocol(session, options, sample)
+
+
 def _decode_session(
     session: TcpSession,
-    peeked: PeekedSession,
+    source: PeekedSession | OpenedSession,
     detection: Detection,
     options: AnalysisOptions,
     emit: Emit,
     batcher: RowBatcher,
+    on_missing: OnMissing | None,
+    has_conflicts: bool,
 ) -> Steps:
     assert detection.protocol is not None  # the caller checked it
+    layer = source.layer if isinstance(source, OpenedSession) else None
     summary = _initial_summary(session, detection)
     vantage = Vantage[summary.vantage.upper()]
     protocol = create(
@@ -157,20 +261,32 @@ def _decode_session(
         collector = ContentCollector(kinds[0] if kinds else -1)
         if options.content_stream:
             collector.select(*parse_stream_key(options.content_stream))
-    tracker = SessionTracker(collector)
+    missing = MissingContent() if on_missing is not None else None
+    tracker = SessionTracker(collector, missing)
     observer = Observer(protocol, True, tracker)
     tracker.attach(
         observer, _make_timeline(session), _make_stall_detector(session, tracker, protocol)
     )
-    if not session.saw_syn or detection.mismatch:
+    if detection.mismatch or has_conflicts:
         observer.mark_uncertain()
+    # The ClientHello of TLS is the beginning, also if the SYN was not captured.
+    if layer is None and begins_in_middle(session, detection):
+        observer.begin_in_middle()
     if session.unseen_side is not None:
         tracker.mark_side_missing(session.unseen_side, session.started_at)
-    tracker.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn)
-    rows = SessionRows(summary.session_id, emit, batcher, options.tables)
+    tracker.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1])
+    if layer is not None:
+        tracker.use_wire_offsets(*layer.offsets)
+    rows = SessionRows(summary.session_id, emit, batcher, options.tables, _has_requests(protocol))
+    if missing is not None and layer is None:
+        _add_missing_beginning(missing, session)
+    batches = (
+        source.batches(session.ended_at) if isinstance(source, OpenedSession) else source.batches()
+    )
     try:
-        for batch in peeked.batches():
+        for batch in batches:
             tracker.feed(batch.events, batch.data)
+            _hand_over(tracker, summary.session_id, on_missing)
             rows.collect(observer, tracker, session.ended_at)
             if open_stream_count(observer) > MAX_OPEN_STREAMS:
                 tracker.stop_decoding(
@@ -181,12 +297,108 @@ def _decode_session(
             yield size
     except CaptureError as problem:
         summary.read_error = str(problem)
-    tracker.close(session.ended_at)
+    _close_tracker(tracker, session)
+    _hand_over(tracker, summary.session_id, on_missing)
     rows.close(observer, tracker, session.ended_at)
-    _complete_summary(summary, session, observer, tracker, rows)
+    _complete_summary(summary, session, observer, tracker, rows, layer)
     # Break the reference cycle between observer and tracker, so that both are freed at once.
     observer.connection.sink = NullSink()
     return summary
+
+
+def _describe_conflicts(session: TcpSession) -> str:
+    """Say which bytes were captured twice with different content; "" if there are none.
+
+    It is no fault of a peer of the multiplexing protocol: TCP sends the same bytes again. A program
+    on the path has changed or injected packets, or the capture has mixed up two connections. The
+    receiver may have taken the other copy, so violations of the session are only possible ones.
+    """
+    try:
+        conflicts = session.conflicts()
+    except CaptureError:  # decoding reports it where it happens
+        return ""
+    if not conflicts:
+        return ""
+    first = conflicts[0]
+    count = len(conflicts)
+    packets = "1 packet repeats" if count == 1 else f"{count} packets repeat"
+    return (
+        f"{packets} bytes with other content, first at byte {first.position} of the "
+        f"{SIDES[first.side]}; the first copy captured was taken"
+    )
+
+
+def _hand_over(tracker: SessionTracker, session_id: str, on_missing: OnMissing | None) -> None:
+    """Report the ranges found since the last call."""
+    missing = tracker.missing
+    if missing is not None and on_missing is not None and missing.ranges:
+        for found in missing.take():
+            found.byte_offset = tracker.wire_offset(found.sender, found.byte_offset)
+            on_missing(session_id, found)
+
+
+def begins_in_middle(session: TcpSession, detection: Detection) -> bool:
+    """Whether the capture of a session begins after its connection, in the middle of its bytes.
+
+    A negotiation before the first frame shows that it does not.
+    """
+    return not session.saw_syn and detection.skip_bytes == (0, 0)
+
+
+def _add_missing_beginning(missing: MissingContent, session: TcpSession) -> None:
+    """Add what precedes the first frame of each side, if the capture began later than the session.
+
+    How many bytes were not captured is not known. Of a side without any packet, all are missing.
+    """
+    at = session.started_at
+    for side in (0, 1):
+        if not session.saw_syn or session.unseen_side == side:
+            missing.add(MissingRange(side, 0, -1, at, 0))
+
+
+def _report_undecoded_missing(session: TcpSession, session_id: str, on_missing: OnMissing) -> None:
+    """Report the gaps of a session whose protocol was not detected, as one range for each side."""
+    for side, size in enumerate(session.missing_bytes):
+        if size:
+            on_missing(session_id, MissingRange(side, -1, size, session.started_at, 0))
+
+
+def _close_tracker(tracker: SessionTracker, session: TcpSession) -> None:
+    """Close the tracker, and add what is missing at the end of each side.
+
+    A frame is cut off by the capture, and not by its sender, if no side closed the connection. What
+    was captured and not decoded is missing only if bytes that were not captured are the reason.
+    """
+    missing, observer = tracker.missing, tracker.observer
+    directions = (observer.connection.dialer, observer.connection.acceptor)
+    undecoded_before = [d.undecoded_bytes for d in directions]
+    partial = [(d.part_bytes_left, d.stream) if d.in_payload else None for d in directions]
+    has_more_parts = [d.parts_left != 0 for d in directions]
+    tracker.close(session.ended_at)
+    if missing is None:
+        return
+    sent = [observer.protocol.causality.frames_sent(side) for side in (0, 1)]
+    for side, d in enumerate(directions):
+        open_end = session.ends[side] is None and "rst" not in session.ends
+        cut = open_end and d.undecoded_bytes > undecoded_before[side] and not d.decoding_stopped
+        if cut:
+            left, stream = partial[side] or (-1, None)
+            size = -1 if has_more_parts[side] else left
+            label = stream.label() if stream is not None else ""
+            index = d.frame_index if partial[side] else sent[side]
+            missing.add(
+                MissingRange(side, missing.arrived[side], size, session.ended_at, index, label)
+            )
+    for side, d in enumerate(directions):
+        size = d.undecoded_bytes
+        size -= missing.undecoded[side]
+        if size > 0 and missing.found:
+            start = missing.stopped_at[side]
+            if start < 0 and observer.websocket is None:
+                start = d.total_bytes - d.missing_bytes - size
+            missing.add(
+                MissingRange(side, start, size, session.ended_at, sent[side], captured=True)
+            )
 
 
 def open_stream_count(observer: Observer) -> int:
@@ -205,7 +417,6 @@ def _make_stall_detector(
 ) -> StallDetector:
     closed, repaired = session.zero_windows, session.retransmissions
     rtt = session.rtt_ns if session.rtt_ns is not None else -1
-    kinds = protocol.kinds.values()
     return StallDetector(
         tracker.stream_trackers.empty_slot,
         rtt,
@@ -214,9 +425,14 @@ def _make_stall_detector(
         repaired[0],
         repaired[1],
         protocol.two_way,
-        any(kind.effect == ACCEPTS for kind in kinds),
-        has_requests(protocol),
+        protocol.needs_acceptance,
+        _has_requests(protocol),
     )
+
+
+def _has_requests(protocol: Protocol) -> bool:
+    """Whether every stream of this protocol is a request and its reply."""
+    return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
 
 
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
@@ -225,6 +441,8 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
     assert vantage in VANTAGES
     return SessionSummary(
         session_id=make_session_id(session.flow, session.started_at),
+        sensor=session.sensor,
+        connection_id=session.connection_id,
         capture=list(session.captures),
         protocol=detection.protocol.partition(":")[0] if detection.protocol else None,
         version=None,
@@ -240,9 +458,15 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
     )
 
 
-def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSummary:
+def _summarize_undecoded(
+    session: TcpSession, detection: Detection, opened: OpenedSession | None = None
+) -> SessionSummary:
     """The summary of a session whose protocol was not detected: its bytes are only counted."""
     summary = _initial_summary(session, detection)
+    failure = ""
+    if opened is not None:
+        failure = opened.layer.failure
+        _add_tls_facts(summary, opened.layer)
     (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.missing_bytes
     (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.reassembled_bytes
     summary.bytes_dialer = session.reassembled_bytes[0] + session.missing_bytes[0]
@@ -250,7 +474,11 @@ def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSu
     ended = session.ends[0] is not None and session.ends[1] is not None
     if any(session.reassembled_bytes):
         summary.ending = "undecodable"
-        reason = "the protocol was not recognised; name it with --protocol or --port"
+        reason = (
+            f"TLS that was not opened: {failure}"
+            if failure
+            else "the protocol was not recognised; name it with --protocol or --port"
+        )
     else:
         summary.ending = "clean" if ended else "unknown"
         reason = "no bytes were exchanged"
@@ -274,11 +502,17 @@ def _complete_summary(
     observer: Observer,
     tracker: SessionTracker,
     rows: SessionRows,
+    layer: TlsLayer | None,
 ) -> None:
     dialer, acceptor = observer.connection.dialer, observer.connection.acceptor
     protocol = observer.protocol
     summary.version = protocol.version() or None
     summary.dialect = protocol.dialect() or None
+    signs = protocol.dialect_evidence()
+    if signs and signs not in (summary.evidence or ""):
+        summary.evidence = f"{summary.evidence}; {signs}" if summary.evidence else signs
+    if summary.rtt_us is None and protocol.round_trip_ns() >= 0:
+        summary.rtt_us = protocol.round_trip_ns() // 1000
     summary.frames = tracker.frame_count
     summary.streams, summary.violations = rows.stream_count, rows.violation_count
     summary.findings = rows.violation_findings + rows.stall_findings
@@ -297,10 +531,40 @@ def _complete_summary(
         dialer.overhead_bytes,
         acceptor.overhead_bytes,
     )
-    summary.balanced = accounts_for_all_bytes(summary, session, tracker)
-    summary.ending = session_ending(session, observer, bool(summary.read_error))
+    if layer is not None:
+        _add_tls_bytes(summary, layer)
+        _add_tls_facts(summary, layer)
+    summary.balanced = _accounts_for_all_bytes(summary, session, tracker)
+    summary.ending = _session_ending(session, observer, bool(summary.read_error))
+    if layer is not None and layer.ends_inside_record and summary.ending == "clean":
+        summary.ending = "truncated"
     cut = tracker.content_collector.truncated_bytes if tracker.content_collector is not None else 0
-    summary.note = session_note(session, observer, summary, cut)
+    summary.note = _session_note(session, observer, summary, cut, layer.notes if layer else [])
+
+
+def _add_tls_bytes(summary: SessionSummary, layer: TlsLayer) -> None:
+    """Add the bytes that the decoder did not get: those of TLS itself, and what was not opened."""
+    for side, name in enumerate(SIDES):
+        added = 0
+        for column, counts in (
+            ("overhead_bytes", layer.overhead_bytes),
+            ("undecoded_bytes", layer.undecoded_bytes),
+            ("missing_bytes", layer.missing_bytes),
+        ):
+            key = f"{column}_{name}"
+            setattr(summary, key, getattr(summary, key) + counts[side])
+            added += counts[side]
+        setattr(summary, f"bytes_{name}", getattr(summary, f"bytes_{name}") + added)
+
+
+def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
+    facts = layer.facts
+    summary.tls = facts.text
+    summary.server_name = facts.server_name or None
+    summary.alpn = facts.alpn or None
+    summary.tls_records, summary.tls_unopened = facts.records, facts.unopened
+    if facts.handshake_ns is not None:
+        summary.tls_handshake_us = facts.handshake_ns // 1000
 
 
 def _add_session_row(
@@ -308,3 +572,88 @@ def _add_session_row(
 ) -> None:
     if "sessions" in options.tables:
         batcher.add("sessions", {name: [value] for name, value in summary.row().items()})
+
+
+def _session_ending(session: TcpSession, observer: Observer, failed: bool) -> str:
+    """The `ending` of the session: loss of data takes precedence over how it closed."""
+    connection = observer.connection
+    directions = (connection.dialer, connection.acceptor)
+    if any(session.missing_bytes) or any(direction.stopped_by_gap for direction in directions):
+        return "gap"
+    if any(direction.decoding_stopped for direction in directions):
+        return "undecodable"
+    if connection.violation_mask & observer.protocol.truncated_rule:
+        return "truncated"
+    if failed or not _has_ended(session):
+        return "unknown"
+    return "clean"
+
+
+def _has_ended(session: TcpSession) -> bool:
+    """Whether both sides closed, or one reset the connection."""
+    return "rst" in session.ends or None not in session.ends
+
+
+def _accounts_for_all_bytes(
+    summary: SessionSummary, session: TcpSession, tracker: SessionTracker
+) -> bool:
+    """Whether each byte is counted exactly once: in a frame, as missing, undecoded or overhead."""
+    frame_bytes = (tracker.dialer_frame_bytes, tracker.acceptor_frame_bytes)
+    total_bytes = (summary.bytes_dialer, summary.bytes_acceptor)
+    other_bytes = (
+        summary.missing_bytes_dialer
+        + summary.undecoded_bytes_dialer
+        + summary.overhead_bytes_dialer,
+        summary.missing_bytes_acceptor
+        + summary.undecoded_bytes_acceptor
+        + summary.overhead_bytes_acceptor,
+    )
+    if any(total_bytes[side] != frame_bytes[side] + other_bytes[side] for side in (0, 1)):
+        return False
+    seen = tuple(session.reassembled_bytes[side] + session.missing_bytes[side] for side in (0, 1))
+    return bool(summary.read_error) or total_bytes == seen
+
+
+def _session_note(
+    session: TcpSession,
+    observer: Observer,
+    summary: SessionSummary,
+    truncated_bytes: int,
+    tls_notes: list[str],
+) -> str | None:
+    """The `note` of the session's row; None if there is nothing to note.
+
+    A note that the summary already has comes first. `truncated_bytes` are the bytes of frames over
+    the size limit that are left out of the `content` table; `tls_notes` those of the TLS layer.
+    """
+    notes = [text for text in (summary.note, session.note) if text] + tls_notes
+    connection = observer.connection
+    if connection.adopted_streams:
+        count = connection.adopted_streams
+        streams = "1 stream was" if count == 1 else f"{count} streams were"
+        notes.append(f"{streams} opened by frames that were not captured")
+    for side, name in enumerate(SIDES):
+        direction = connection.direction(side)
+        if session.missing_bytes[side]:
+            notes.append(f"{session.missing_bytes[side]} bytes of the {name} were not captured")
+        if session.unseen_side == side:
+            notes.append(
+                f"only one direction was captured, nothing of the {name}: rules that depend on "
+                "its frames are not checked"
+            )
+        elif direction.searching:
+            notes.append(
+                f"no start of a frame was found in the {name}'s bytes after this: "
+                f"{direction.stop_reason}"
+            )
+        elif direction.decoding_stopped:
+            notes.append(f"the {name} could not be decoded any further: {direction.stop_reason}")
+    if truncated_bytes:
+        notes.append(
+            f"{truncated_bytes} bytes of overlong frames are left out of the content table"
+        )
+    if summary.read_error:
+        notes.append(f"reading stopped: {summary.read_error}")
+    if not summary.balanced:
+        notes.append("bytes are not conserved: this is a bug in polymux, please report it")
+    return "; ".join(notes) or None

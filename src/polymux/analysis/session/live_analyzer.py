@@ -9,28 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from polymux.analysis.arrow.batches import make_batch
-from polymux.analysis.detection.detector import Detection
+from polymux.analysis.detection.detector import Detection, select_protocol
 from polymux.analysis.detection.sample import (
     FULL_SAMPLE_BYTES,
     SamplePiece,
     SessionSample,
     add_pieces,
 )
-from polymux.analysis.detection.selection import select_protocol
 from polymux.analysis.options import AUTO, AnalysisOptions
+from polymux.analysis.output.arrow_batches import make_batch
 from polymux.analysis.output.frame_dicts import Row, take_frame_rows
 from polymux.analysis.output.session_rows import Emit, make_session_id
 from polymux.analysis.session.analyzer import (
     CLOSED_STREAMS_REMEMBERED,
     MAX_OPEN_STREAMS,
+    begins_in_middle,
     open_stream_count,
 )
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.analysis.tls.live import LiveOpening
 from polymux.analysis.tracking.session_tracker import SkippedPrefix
 from polymux.capture import StreamBatch
 from polymux.capture.live_reader import LiveSession
-from polymux.capture.tcp.events import GAP, PAYLOAD
-from polymux.core.connection import Connection
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, UNDECODABLE
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
@@ -45,7 +46,7 @@ OnWarning = Callable[[str, str], None]
 class LiveSessionAnalyzer:
     """Decides the protocol of one live session, decodes it and returns its frames."""
 
-    def __init__(self, session: LiveSession, options: AnalysisOptions) -> None:
+    def __init__(self, session: LiveSession, options: AnalysisOptions, keys: KeyLog) -> None:
         self.session = session
         self.session_id = make_session_id(session.flow, session.started_at)
         self.detection: Detection | None = None
@@ -59,17 +60,24 @@ class LiveSessionAnalyzer:
         self._pending: list[StreamBatch] = []
         self._tried_bytes = 0
         self._observer: Observer | None = None
-        self._skipped_prefix = SkippedPrefix(0, 0, True)
+        self._skipped_prefix = SkippedPrefix(0, 0)
+        self._opening = LiveOpening(keys)
 
     def receive(self) -> None:
         """Process the bytes that arrived since the last call."""
-        batches = self.session.take_batches()
+        self._receive(self._opening.open(self.session.take_batches()))
+
+    def _receive(self, batches: list[StreamBatch]) -> None:
         if self._observer is not None:
             for batch in batches:
                 self._feed(self._observer, batch)
         elif self.detection is None:
             self._pending += batches
-            self.pending_bytes += sum(len(batch.data) for batch in batches)
+            self.pending_bytes = self._opening.held_bytes + sum(
+                len(batch.data) for batch in self._pending
+            )
+            if self._opening.waiting:
+                return
             if self.pending_bytes >= FULL_SAMPLE_BYTES:
                 self.decide_protocol(final=True)
             elif (
@@ -88,7 +96,19 @@ class LiveSessionAnalyzer:
         """
         if self.detection is not None or (self.pending_bytes == self._tried_bytes and not final):
             return
+        if self._opening.waiting:
+            if not final:
+                return
+            self._receive(self._opening.decide())
+            if self.detection is not None:
+                return
         self._tried_bytes = self.pending_bytes
+        if self._opening.failure:
+            self.detection = Detection(None, f"TLS: {self._opening.failure}")
+            self.stop_reason = f"TLS that was not opened: {self._opening.failure}"
+            self._pending = []
+            self.pending_bytes = 0
+            return
         pieces: list[SamplePiece] = []
         left = FULL_SAMPLE_BYTES
         for batch in self._pending:
@@ -107,8 +127,8 @@ class LiveSessionAnalyzer:
             and not self._has_both_sides(pieces)
         ):
             return
-        sample = SessionSample(tuple(pieces), session.saw_syn)
-        detection = select_protocol(session, self._options, sample, sample)
+        sample = SessionSample(tuple(pieces), session.saw_syn or self._opening.is_tls)
+        detection = select_protocol(session, self._options, sample)
         if detection.protocol is None and not final:
             return
         self.detection = detection
@@ -116,6 +136,15 @@ class LiveSessionAnalyzer:
             self._start_decoding(detection, detection.protocol)
         self._pending = []
         self.pending_bytes = 0
+
+    def is_searching(self) -> bool:
+        """Whether the start of a frame is searched for, and bytes may be held."""
+        return self._observer is not None and self._observer.connection.searching
+
+    def decide_boundaries(self) -> None:
+        """Nothing arrived for a while: hold no bytes back for the start of a frame any longer."""
+        if self._observer is not None:
+            self._observer.decide_boundaries()
 
     def take_rows(self) -> list[Row]:
         """The frames completed since the last call, as rows of the `frames` table."""
@@ -125,24 +154,30 @@ class LiveSessionAnalyzer:
         observer.take_removed_streams()
         observer.take_violations()
         if open_stream_count(observer) > MAX_OPEN_STREAMS:
-            self._stop_decoding(observer.connection)
-        return [{"session_id": self.session_id, **row} for row in take_frame_rows(observer)]
+            self._stop_decoding(observer)
+        rows = self._opening.with_wire_offsets(take_frame_rows(observer), observer)
+        return [{"session_id": self.session_id, **row} for row in rows]
 
     def close(self) -> None:
         """The session ended: decide the protocol and decode the rest."""
         self.receive()
         self.decide_protocol(final=True)
         if self._observer is not None:
+            for batch in self._opening.finish(self.session.ended_at):
+                self._feed(self._observer, batch)
             ends = self.session.ends
             self._observer.finish(self.session.ended_at, ends[0] is not None, ends[1] is not None)
 
-    def _stop_decoding(self, connection: Connection) -> None:
+    def _stop_decoding(self, observer: Observer) -> None:
         """Stop decoding both directions: too many streams are open at once."""
+        observer.decide_boundaries()
+        connection = observer.connection
         reason = f"more than {MAX_OPEN_STREAMS} streams are open at once"
         for d in (connection.dialer, connection.acceptor):
             if not d.decoding_stopped:
                 connection.stop_decoding(d, 0, d.offset, self.session.ended_at, reason)
                 self.stop_reason = f"{reason}: decoding stopped"
+        observer.end_search()
 
     def _has_both_sides(self, pieces: list[SamplePiece]) -> bool:
         return len({side for side, _, _ in pieces}) == 2
@@ -153,11 +188,11 @@ class LiveSessionAnalyzer:
         observer = Observer(
             create(protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage)
         )
-        if not session.saw_syn or detection.mismatch:
+        if detection.mismatch:
             observer.mark_uncertain()
-        self._skipped_prefix = SkippedPrefix(
-            detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn
-        )
+        if begins_in_middle(session, detection) and not self._opening.is_tls:
+            observer.begin_in_middle()
+        self._skipped_prefix = SkippedPrefix(detection.skip_bytes[0], detection.skip_bytes[1])
         for batch in self._pending:
             self._feed(observer, batch)
         self._observer = observer
@@ -177,7 +212,17 @@ class LiveSessionAnalyzer:
                     observer.feed(side, batch.data[start:stop], at)
                 start = stop
             elif kind == GAP:
-                observer.gap(side, size, at)
+                if size:
+                    observer.gap(side, size, at)
+                else:
+                    observer.mark_uncertain()
+            elif kind == UNDECODABLE:
+                observer.decide_boundaries()
+                observer.mark_uncertain()
+                d = connection.direction(side)
+                if not d.decoding_stopped:
+                    reason = "its TLS records are not opened any further"
+                    connection.stop_decoding(d, 0, d.offset, at, reason)
 
 
 class LiveAnalyzer:
@@ -202,6 +247,7 @@ class LiveAnalyzer:
         self.matched_count = 0
         """Sessions whose id begins with `id_prefix`."""
         self._options = options
+        self._keys = (options.keys or KeyLog()).copy()
         self._emit = emit
         self._id_prefix = id_prefix
         self._on_warning = on_warning
@@ -209,26 +255,35 @@ class LiveAnalyzer:
         self._undecided: dict[LiveSessionAnalyzer, int] = {}  # with the bytes that each holds
         self._pending_bytes = 0  # held by all undecided sessions
 
+    def add_secrets(self, blocks: list[bytes]) -> None:
+        """Add the secrets blocks of the capture, for sessions that are not opened yet."""
+        for text in blocks:
+            self._keys.add_text(text)
+
     def receive(self, session: LiveSession | None) -> None:
         """Process an item of `LiveCapture`: a session that received data, or None when idle."""
         if session is None:
             for analyzer in list(self._undecided):
                 analyzer.decide_protocol(idle=True)
                 self._emit_rows(analyzer)
+            for selected in self._analyzers.values():
+                if selected is not None and selected.is_searching():
+                    selected.decide_boundaries()
+                    self._emit_rows(selected)
             return
         if session not in self._analyzers:
             self.session_count += 1
-            analyzer = LiveSessionAnalyzer(session, self._options)
+            analyzer = LiveSessionAnalyzer(session, self._options, self._keys)
             matches = analyzer.session_id.startswith(self._id_prefix)
             self.matched_count += matches
             self._analyzers[session] = analyzer if matches else None
-        selected = self._analyzers[session]
-        if selected is not None:
+        chosen = self._analyzers[session]
+        if chosen is not None:
             if session.over:
-                selected.close()
+                chosen.close()
             else:
-                selected.receive()
-            self._emit_rows(selected)
+                chosen.receive()
+            self._emit_rows(chosen)
         else:
             session.take_batches()
         if session.over:

@@ -15,15 +15,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.direction_history import FAIR_QUANTUM_BYTES, DirectionHistory
-from polymux.analysis.tracking.stall_rows import (
+from polymux.analysis.tracking.stall_evidence import (
+    FAIR_QUANTUM_BYTES,
     HEAD_OF_LINE,
     NO_REPLY,
     SENDER_IDLE,
     SLOW_READER,
+    DirectionHistory,
     StallRows,
+    hol_blocked_text,
 )
-from polymux.analysis.tracking.stall_text import hol_blocked_text
 from polymux.analysis.tracking.stream_tracker import StreamTracker, side_name
 from polymux.core.side import DIALER, NEITHER_SIDE
 from polymux.core.streams import NEVER, NOT_YET, OPEN
@@ -123,6 +124,8 @@ class MissingReplyDetector:
         first = track.half(side).half.first_at
         if not self.two_way or since == NOT_YET or until - since < self.late_ns:
             return NOT_YET
+        if track.stream.unseen:
+            return NOT_YET  # it may have answered in a frame that was not seen
         return since if first == NOT_YET or first >= until else NOT_YET
 
     def unanswered_since(self, track: StreamTracker, side: i64, ended: i64) -> i64:
@@ -135,6 +138,7 @@ class MissingReplyDetector:
         since = track.half(1 - side).ended_at
         if (
             not self.two_way
+            or track.stream.unseen
             or since == NOT_YET
             or half.state != OPEN
             or half.last_frame_index != NEVER

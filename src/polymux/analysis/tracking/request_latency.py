@@ -14,7 +14,6 @@ from polymux.core.streams import NOT_YET, StreamState
 
 STEPS_PER_DOUBLING: Final = 128  # histogram buckets for each doubling of the latency
 PERCENTILES: Final = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99))
-_REQUEST_REPLY_KINDS: Final = {"Request", "Reply"}
 
 
 class RequesterLatency:
@@ -47,19 +46,14 @@ class RequesterLatency:
 
 
 class RequestLatencies:
-    """The latencies of both sides of a session."""
+    """The latencies of both sides of a session, each stream of which is a request and its reply."""
 
     def __init__(self) -> None:
         self._requesters = (RequesterLatency(0), RequesterLatency(1))
-        self._has_requests: bool | None = (
-            None  # whether the protocol has requests; None until the first stream
-        )
 
     def add(self, protocol: Protocol, stream: StreamState) -> None:
         """Add a stream that is closed, or that the capture ended on."""
-        if self._has_requests is None:
-            self._has_requests = has_requests(protocol)
-        if not self._has_requests or stream.opener > 1:
+        if stream.opener > 1:
             return
         requester = self._requesters[int(stream.opener)]
         requester.requests += 1
@@ -73,11 +67,6 @@ class RequestLatencies:
     def rows(self) -> list[RequesterLatency]:
         """The sides that sent requests."""
         return [requester for requester in self._requesters if requester.requests]
-
-
-def has_requests(protocol: Protocol) -> bool:
-    """Whether every stream of this protocol is a request and its reply."""
-    return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
 
 
 def _step(us: int) -> int:

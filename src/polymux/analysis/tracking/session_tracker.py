@@ -9,12 +9,15 @@ timeline. Nothing is kept per frame; the rows leave as pages (`take_pages`).
 
 from mypy_extensions import i64
 
-from polymux.analysis.output.content_rows import ContentCollector
-from polymux.analysis.output.frame_page import FramePage
+from polymux.analysis.output.row_columns import ContentCollector, FramePage
+from polymux.analysis.tls.records import OffsetMap
+from polymux.analysis.tracking.missing_content import MissingContent
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, StreamTrackerTable
 from polymux.analysis.tracking.timeline import Timeline
-from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, UNDECODABLE, TcpEvents
+from polymux.core.boundary_search import GAP as HELD_GAP
+from polymux.core.boundary_search import RECEIVED, SKIPPED, HeldChunk
 from polymux.core.connection import Connection
 from polymux.core.direction import Direction
 from polymux.core.events import EventSink
@@ -35,21 +38,17 @@ class PartialFrame:
 
 
 class SkippedPrefix:
-    """Bytes of each side before the first frame.
+    """Bytes of each side before the first frame: a negotiation, which counts as overhead."""
 
-    They are a negotiation (`is_overhead`), or the end of a frame whose start was not captured.
-    """
-
-    def __init__(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
+    def __init__(self, dialer_bytes: i64, acceptor_bytes: i64) -> None:
         self.remaining: i64 = dialer_bytes + acceptor_bytes
         self.dialer_remaining: i64 = dialer_bytes
         self.acceptor_remaining: i64 = acceptor_bytes
-        self.is_overhead: bool = is_overhead
 
     def consume(self, d: Direction, size: i64) -> i64:
         """Count how many of the next `size` bytes of a direction precede its first frame.
 
-        They are added to the direction's overhead or undecoded bytes. Return their number.
+        They are added to the direction's overhead. Return their number.
         """
         left = self.dialer_remaining if d.side == 0 else self.acceptor_remaining
         cut = size if size < left else left
@@ -60,10 +59,7 @@ class SkippedPrefix:
         self.remaining -= cut
         d.total_bytes += cut
         d.offset += cut
-        if self.is_overhead:
-            d.overhead_bytes += cut
-        else:
-            d.undecoded_bytes += cut
+        d.overhead_bytes += cut
         return cut
 
 
@@ -116,15 +112,30 @@ def report_silences(
     partial_frame.silences = []
 
 
+def unfinished_frame_offset(observer: Observer, d: Direction) -> i64:
+    """Where the frame of a direction begins whose bytes are arriving, or else its next frame."""
+    start = d.frame_offset if d.in_payload else d.offset
+    websocket = observer.websocket
+    if websocket is not None:
+        message = i64(websocket.direction_decoder(d.side).decoder.message_start_offset())
+        if 0 <= message < start:
+            return message
+    return start
+
+
 class SessionTracker(EventSink):
     """Feeds and measures one session.
 
     Create it, create the observer with it as sink, then call `attach`. `feed` takes the events of
-    the capture, `close` ends the session.
+    the capture, `close` ends the session. `missing` collects what was not captured, if given; the
+    caller takes it out after each `feed`.
     """
 
-    def __init__(self, content_collector: ContentCollector | None) -> None:
+    def __init__(
+        self, content_collector: ContentCollector | None, missing: MissingContent | None = None
+    ) -> None:
         self.content_collector: ContentCollector | None = content_collector
+        self.missing: MissingContent | None = missing
         self.wants_content = self.wants_frame_ends = content_collector is not None
         self.stream_trackers: StreamTrackerTable = StreamTrackerTable()
         self.full_pages: list[FramePage] = []
@@ -138,7 +149,10 @@ class SessionTracker(EventSink):
         self.acceptor_ended: bool = False
         # Removed streams that still have a row in the current timeline bucket:
         self.pending_removal: list[StreamTracker] = []
-        self.skipped_prefix: SkippedPrefix = SkippedPrefix(0, 0, True)
+        self.skipped_prefix: SkippedPrefix = SkippedPrefix(0, 0)
+        # From the offsets of opened bytes to those on the wire; None if the session is not in TLS.
+        self.dialer_offsets: OffsetMap | None = None
+        self.acceptor_offsets: OffsetMap | None = None
 
     def attach(self, observer: Observer, timeline: Timeline, stalls: StallDetector) -> None:
         assert observer.rows is not None
@@ -179,9 +193,9 @@ class SessionTracker(EventSink):
 
     # Receiving
 
-    def skip_prefix(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
+    def skip_prefix(self, dialer_bytes: i64, acceptor_bytes: i64) -> None:
         """Skip the first bytes of each side: they count as overhead, or else as undecoded."""
-        self.skipped_prefix = SkippedPrefix(dialer_bytes, acceptor_bytes, is_overhead)
+        self.skipped_prefix = SkippedPrefix(dialer_bytes, acceptor_bytes)
 
     def feed(self, events: TcpEvents, data: bytes) -> None:
         """Process the next events of the capture; `data` holds the payload of all of them.
@@ -194,18 +208,29 @@ class SessionTracker(EventSink):
         at = events.timestamp
         size = events.size
         start: i64 = 0
+        missing = self.missing
+        self.forget_offsets(self.connection.dialer, self.dialer_offsets)
+        self.forget_offsets(self.connection.acceptor, self.acceptor_offsets)
         for n in range(events.count):
             if kind[n] == PAYLOAD:
                 stop = start + size[n]
                 if self.skipped_prefix.remaining > 0:
-                    start += self.skipped_prefix.consume(
+                    skipped = self.skipped_prefix.consume(
                         self.connection.direction(side[n]), size[n]
                     )
+                    if missing is not None:
+                        missing.arrived[side[n]] += int(skipped)
+                    start += skipped
                 if stop > start:
                     self.feed_bytes(side[n], data[start:stop], at[n])
                 start = stop
             elif kind[n] == GAP:
-                self.feed_gap(side[n], size[n], at[n])
+                if size[n] > 0:
+                    self.feed_gap(side[n], size[n], at[n])
+                else:  # of an encapsulation: something may be missing here
+                    self.observer.mark_uncertain()
+            elif kind[n] == UNDECODABLE:
+                self.stop_side(side[n], at[n])
             elif side[n] == 0:
                 self.dialer_ended = True
             else:
@@ -213,9 +238,45 @@ class SessionTracker(EventSink):
 
     def stop_decoding(self, reason: str, timestamp: i64) -> None:
         """Stop decoding: the rest of both directions counts as undecoded."""
+        self.release_held()
         for d in (self.connection.dialer, self.connection.acceptor):
             if not d.decoding_stopped:
                 self.connection.stop_decoding(d, 0, d.offset, timestamp, reason)
+        self.observer.end_search()
+
+    def release_held(self) -> None:
+        """Decide where frames begin, and process what was held until then."""
+        if self.observer.has_searched:
+            self.observer.boundaries.decide_now()
+            self.process_ready()
+
+    def stop_side(self, side: i64, timestamp: i64) -> None:
+        """The encapsulation can read no more of this side."""
+        self.release_held()
+        d = self.connection.direction(side)
+        self.observer.mark_uncertain()
+        if not d.decoding_stopped:
+            self.connection.stop_decoding(
+                d, 0, d.offset, timestamp, "its TLS records are not opened any further"
+            )
+
+    # Offsets on the wire
+
+    def use_wire_offsets(self, dialer: OffsetMap, acceptor: OffsetMap) -> None:
+        """Report offsets on the wire: the bytes that `feed` gets were opened."""
+        self.dialer_offsets = dialer
+        self.acceptor_offsets = acceptor
+
+    def wire_offset(self, side: i64, offset: i64) -> i64:
+        """The offset on the wire of a byte of a direction."""
+        offsets = self.dialer_offsets if side == 0 else self.acceptor_offsets
+        return offset if offsets is None or offset < 0 else offsets.to_wire(offset)
+
+    def forget_offsets(self, d: Direction, offsets: OffsetMap | None) -> None:
+        """Drop what no frame refers to any more: all rows up to now have their offsets."""
+        if offsets is None:
+            return
+        offsets.forget_before(unfinished_frame_offset(self.observer, d), d.offset)
 
     def mark_side_missing(self, side: i64, timestamp: i64) -> None:
         """No packet of this side was captured: rules that depend on its frames are not checked."""
@@ -227,20 +288,64 @@ class SessionTracker(EventSink):
         d.stopped_by_gap = True
 
     def feed_bytes(self, side: i64, data: bytes, timestamp: i64) -> None:
+        if self.connection.searching:
+            self.observer.boundaries.push(HeldChunk(RECEIVED, side, data, 0, timestamp))
+            self.process_ready()
+        else:
+            self.decode_bytes(side, data, timestamp)
+
+    def feed_gap(self, side: i64, size: i64, timestamp: i64) -> None:
+        if self.connection.searching:
+            self.observer.boundaries.push(HeldChunk(HELD_GAP, side, b"", size, timestamp))
+            self.process_ready()
+        else:
+            self.decode_gap(side, size, timestamp)
+
+    def process_ready(self) -> None:
+        """Process what the search for the start of a frame no longer holds."""
+        boundaries = self.observer.boundaries
+        chunk = boundaries.next_ready()
+        while chunk is not None:
+            if chunk.kind == RECEIVED:
+                self.decode_bytes(chunk.side, chunk.data, chunk.timestamp)
+            elif chunk.kind == HELD_GAP:
+                self.decode_gap(chunk.side, chunk.size, chunk.timestamp)
+            else:
+                if chunk.kind == SKIPPED and self.missing is not None:
+                    sent = self.connection.protocol.causality.frames_sent(chunk.side)
+                    self.missing.add_undecoded(chunk.side, len(chunk.data), chunk.timestamp, sent)
+                self.observer.process(chunk)
+            chunk = boundaries.next_ready()
+
+    def decode_bytes(self, side: i64, data: bytes, timestamp: i64) -> None:
+        if self.missing is not None:
+            self.missing.arrived[side] += len(data)
         self.before_arrival(side, timestamp)
-        self.observer.feed(side, data, timestamp)
+        self.observer.decode_bytes(side, data, timestamp)
         self.process_new_rows()
         self.after_arrival(side, timestamp)
 
-    def feed_gap(self, side: i64, size: i64, timestamp: i64) -> None:
+    def decode_gap(self, side: i64, size: i64, timestamp: i64) -> None:
         last = self.partial_frames[side].last_at
         if last != NOT_YET:
             self.stalls.history(side).add_gap(last, timestamp)
         self.before_arrival(side, timestamp)
         before = self.connection.unfilled_bytes
-        self.observer.gap(side, size, timestamp)
+        d = self.connection.direction(side)
+        missing = self.missing
+        frame_start = d.frame_offset if d.in_payload else d.offset
+        was_decoding = not d.decoding_stopped
+        if missing is not None:
+            sent = self.connection.protocol.causality.frames_sent(side)
+            missing.add_gap(d, size, timestamp, sent)
+        undecoded = d.undecoded_bytes
+        self.observer.decode_gap(side, size, timestamp)
+        if missing is not None and was_decoding and d.searching:
+            missing.add_cut_frame(side, frame_start, d.undecoded_bytes - undecoded, timestamp)
+        elif missing is not None and was_decoding and d.decoding_stopped:
+            missing.stopped_at[side] = int(frame_start)
         left_out = self.connection.unfilled_bytes - before
-        stream = self.connection.direction(side).stream
+        stream = d.stream
         collector = self.content_collector
         if (
             left_out > 0
@@ -317,6 +422,8 @@ class SessionTracker(EventSink):
             size = batch.size[i]
             opener = i64(batch.opener[i])
             page.time_us[i] = at // 1000
+            if self.dialer_offsets is not None:
+                batch.byte_offset[i] = self.wire_offset(side, batch.byte_offset[i])
             if side == 0:
                 self.dialer_frame_bytes += size
             else:
@@ -422,8 +529,8 @@ class SessionTracker(EventSink):
         track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
         c = self.connection
         complete = (
-            not c.dialer.decoding_stopped
-            and not c.acceptor.decoding_stopped
+            not c.dialer.has_unseen_frames()
+            and not c.acceptor.has_unseen_frames()
             and stream.ending != "abandoned"
         )
         self.stalls.finish(
@@ -438,6 +545,7 @@ class SessionTracker(EventSink):
 
     def close(self, timestamp: i64) -> None:
         """The session ends at `timestamp`: finish the observer, the stalls and the timeline."""
+        self.release_held()
         if timestamp >= self.timeline.bucket_end:
             self.advance_timeline(timestamp)
         self.finish_partial_frame(self.connection.dialer, timestamp)

@@ -45,18 +45,17 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.busy_runs import BusyRuns
-from polymux.analysis.tracking.direction_history import FAIR_QUANTUM_BYTES, DirectionHistory
-from polymux.analysis.tracking.intervals import Intervals
 from polymux.analysis.tracking.missing_replies import MissingReplyDetector
-from polymux.analysis.tracking.stall_rows import (
+from polymux.analysis.tracking.stall_evidence import (
+    FAIR_QUANTUM_BYTES,
     HEAD_OF_LINE,
     NO_CREDIT,
     SENDER_IDLE,
     SLOW_READER,
+    BusyRuns,
+    DirectionHistory,
+    Intervals,
     StallRows,
-)
-from polymux.analysis.tracking.stall_text import (
     hol_blocked_text,
     no_credit_text,
     window_closed_text,

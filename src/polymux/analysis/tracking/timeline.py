@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.output.timeline_rows import TimelineRows
+from polymux.analysis.output.row_columns import TimelineRows
 from polymux.analysis.schema.tables import TIMELINE_BUCKETS
 from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker
 from polymux.core.side import ACCEPTOR, DIALER

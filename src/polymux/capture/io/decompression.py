@@ -10,17 +10,6 @@ from typing import Protocol
 from polymux.core.errors import MissingExtra
 
 
-def detect_compression(head: bytes) -> str:
-    """The compression of a file by its first four bytes: 'gzip', 'zstd', 'xz', 'bzip2' or ''."""
-    if head[:2] == b"\x1f\x8b":
-        return "gzip"
-    if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):
-        return "zstd"
-    if head == b"\xfd7zX":
-        return "xz"
-    return "bzip2" if head[:3] == b"BZh" else ""
-
-
 class Decompressor(Protocol):
     """Decompresses a file of one or more concatenated members (gzip), frames (zstd) or streams."""
 
@@ -36,7 +25,7 @@ class Decompressor(Protocol):
 
 
 def new_decompressor(compression: str) -> Decompressor:
-    """A decompressor for a compression that `detect_compression` returned.
+    """A decompressor for a compression that `sources.detect_compression` returned.
 
     Raises MissingExtra for zstd without its library.
     """

@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polymux.capture.io.atomic_write import PART_SUFFIX
-from polymux.capture.io.paths import INDEX_SUFFIX, AnyPaths, each_path, expand, is_glob
-from polymux.capture.io.remote import filesystem, is_url, local_path
+from polymux.capture.io.paths import (
+    INDEX_SUFFIX,
+    AnyPaths,
+    each_path,
+    expand,
+    is_glob,
+    is_url,
+    local_path,
+)
+from polymux.capture.io.remote import filesystem
 from polymux.capture.io.sources import STDIN
 from polymux.core.errors import CaptureError, PolymuxError
 
@@ -46,7 +54,7 @@ def find_captures(paths: AnyPaths) -> list[str]:
             folders.sort()
             for name in sorted(names):
                 file = os.path.join(folder, name)
-                if _is_capture_name(name) and os.path.isfile(file):
+                if is_capture_name(name) and os.path.isfile(file):
                     found.setdefault(os.path.realpath(file), file)
     return list(found.values())
 
@@ -125,11 +133,11 @@ def _remote_captures(url: str) -> Iterator[CaptureFile]:
         reason = str(problem).strip().splitlines()[0]
         raise CaptureError(f"cannot be listed: {reason}", url) from None
     for entry in sorted(below, key=lambda info: str(info.path)):
-        if entry.type == FileType.File and _is_capture_name(entry.base_name):
+        if entry.type == FileType.File and is_capture_name(entry.base_name):
             yield CaptureFile(_child_url(url, path, entry.path), entry.size or 0)
 
 
-def _is_capture_name(name: str) -> bool:
+def is_capture_name(name: str) -> bool:
     """Whether a file of this name in a directory may be a finished capture."""
     return not name.startswith(".") and not name.endswith((INDEX_SUFFIX, PART_SUFFIX))
 

@@ -1,14 +1,19 @@
-"""Path arguments (one path or several, `str` or `os.PathLike`, with globs), and private files.
+"""Path arguments (one or several, `str` or `os.PathLike`, with globs; URLs), and private files.
 
 Files that hold payload are private: only their owner may read them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import glob
 import os
 from collections.abc import Iterable
 from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from polymux.core.errors import CaptureError
 
 AnyPath = str | os.PathLike[str]
 AnyPaths = AnyPath | Iterable[AnyPath]
@@ -49,11 +54,46 @@ def expand(path: str) -> list[str]:
     return sorted(glob.glob(path, recursive=True)) if is_glob(path) else [path]
 
 
+def is_url(path: str) -> bool:
+    """Whether `path` is read through `pyarrow.fs`. Resolve `file://` with `local_path` before."""
+    return "://" in path
+
+
+def local_path(path: str) -> str:
+    """The local path of a `file://` URL, or of `file:/path`, as Hadoop writes it; any other path or
+    URL unchanged.
+
+    Raises:
+        CaptureError: The URL names another machine.
+    """
+    if not path.startswith("file:/"):
+        return path
+    parts = urlsplit(path)
+    if parts.netloc not in ("", "localhost"):
+        raise CaptureError("names another machine; write file:///path", path)
+    return unquote(parts.path)
+
+
 def open_private(path: AnyPath, *, append: bool = False) -> IO[bytes]:
-    """Open a file for writing; a new file gets mode 0600.
+    """Open a file for writing; a new file gets mode 0600. A symbolic link is not followed.
 
     Without `append` the file must not exist (FileExistsError), so that no file with other
     permissions is reused.
     """
-    flags = os.O_APPEND if append else os.O_EXCL
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, PRIVATE_FILE), "wb")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_EXCL)
+    return os.fdopen(os.open(path, flags, PRIVATE_FILE), "wb")
+
+
+def make_private_folders(path: AnyPath) -> None:
+    """Create a directory and its missing parents, with mode 0700; those that exist are kept.
+
+    Raises:
+        OSError: One cannot be created, or is not a directory.
+    """
+    path = os.path.abspath(one_path(path))
+    if not os.path.isdir(path):
+        make_private_folders(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):  # created meanwhile; or no directory, see below
+            os.mkdir(path, PRIVATE_FOLDER)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

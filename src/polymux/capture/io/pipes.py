@@ -6,8 +6,8 @@ import os
 import select
 from typing import Final
 
-from polymux.capture.io.decompression import Decompressor, detect_compression, new_decompressor
-from polymux.capture.io.sources import ENDS_EARLY
+from polymux.capture.io.decompression import Decompressor, new_decompressor
+from polymux.capture.io.sources import ENDS_EARLY, detect_compression
 from polymux.core.errors import CaptureError, MissingExtra
 
 CHUNK_BYTES: Final = 1 << 16

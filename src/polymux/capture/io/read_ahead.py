@@ -1,14 +1,17 @@
 """Sharing reads between flows that are analyzed side by side.
 
-Each flow has a `ReadAhead` that requests the payload of its next batch before it is needed. The
-`ReadCoalescer` they share reads requests that lie in the same region together: see
-`read_coalescing`.
+`interleave` advances up to 64 flows in turn, always the earliest. Each has a `ReadAhead` that
+requests the payload of its next batch before it is needed. The `ReadCoalescer` they share reads
+requests that lie in the same region of a file together: see `read_coalescing`.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from polymux.capture.io.read_coalescing import (
     PayloadRequest,
@@ -16,13 +19,82 @@ from polymux.capture.io.read_coalescing import (
     SequentialRun,
     read_interleaved,
 )
-from polymux.capture.tcp.events import TcpEvents
+from polymux.capture.tcp.reassembly import TcpEvents
 from polymux.core.errors import CaptureError
 
+MAX_INTERLEAVED_FLOWS = 64  # flows analyzed at the same time
+MAX_HELD_BYTES = 24 << 20  # references held by the flows that are analyzed at the same time
 # Runs are read in one pass if that reads at most this many bytes of the file for each piece, on
 # average: fetching a piece by itself costs about as much.
 MAX_BYTES_PER_PIECE = 8192
 NOT_STARTED = -(1 << 63)
+
+
+class SizedFlow(Protocol):
+    """A flow with the memory that its analysis holds."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of references that are held while the flow is analyzed."""
+
+
+F = TypeVar("F", bound=SizedFlow)
+
+
+def interleave(flows: Iterable[F], steps: Callable[[F, ReadAhead], Iterator[int]]) -> Iterator[int]:
+    """Interleave the analysis of several flows, always advancing the earliest one.
+
+    Flows that start together are stored together in the files: interleaved, they read the same
+    regions, which are then read once for all. The number of flows is bounded by the references
+    they hold; a flow that exceeds the bound alone is analyzed alone.
+
+    Args:
+        flows: the flows, in order of their start.
+        steps: starts the analysis of a flow; the iterator yields after each step.
+
+    Yields:
+        What the steps yield.
+    """
+    shared = ReadCoalescer()
+    active: list[ActiveFlow] = []  # a heap
+    held = 0
+    for number, flow in enumerate(flows):
+        while active and (
+            len(active) == MAX_INTERLEAVED_FLOWS or held + flow.held_bytes > MAX_HELD_BYTES
+        ):
+            held -= yield from _step(active)
+        read_ahead = ReadAhead(shared)
+        started = ActiveFlow(
+            read_ahead.next_timestamp, number, flow.held_bytes, read_ahead, steps(flow, read_ahead)
+        )
+        heapq.heappush(active, started)
+        held += flow.held_bytes
+    while active:
+        yield from _step(active)
+
+
+@dataclass(order=True, slots=True)
+class ActiveFlow:
+    """A flow that is being analyzed; ordered by its next timestamp."""
+
+    next_timestamp: int
+    index: int
+    held_bytes: int = field(compare=False)
+    read_ahead: ReadAhead = field(compare=False)
+    steps: Iterator[int] = field(compare=False)
+
+
+def _step(active: list[ActiveFlow]) -> Generator[int, None, int]:
+    """Advance the earliest flow by a step. Return the bytes of references that were released."""
+    flow = active[0]
+    step = next(flow.steps, None)
+    if step is None:
+        heapq.heappop(active)
+        return flow.held_bytes
+    flow.next_timestamp = flow.read_ahead.next_timestamp
+    heapq.heapreplace(active, flow)
+    yield step
+    return 0
 
 
 class ReadCoalescer:

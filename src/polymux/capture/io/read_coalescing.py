@@ -34,8 +34,8 @@ from mypy_extensions import i64
 
 from polymux.capture.io.read_runs import MAX_READ_GAP_BYTES
 from polymux.capture.packets.packet_refs import CAPTURED_BITS, CAPTURED_MASK
-from polymux.capture.tcp.events import PAYLOAD, TcpEvents
-from polymux.capture.tcp.ref_storage import NO_OFFSET
+from polymux.capture.tcp.flow_order import NO_OFFSET
+from polymux.capture.tcp.reassembly import PAYLOAD, TcpEvents
 
 ReadAt = Callable[[int, int], bytes]
 

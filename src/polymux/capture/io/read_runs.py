@@ -14,7 +14,7 @@ from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from polymux.capture.packets.packet_refs import as_byte_view
-from polymux.capture.tcp.events import PAYLOAD, TcpEvents
+from polymux.capture.tcp.reassembly import PAYLOAD, TcpEvents
 
 # Up to this many bytes between two pieces are cheaper to read along than to skip.
 MAX_READ_GAP_BYTES: Final[i64] = 16384

@@ -8,27 +8,36 @@ file then needs a spool on disk, which is written only as far as payload is read
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from polymux.capture.io.decompression import detect_compression, new_decompressor
+from polymux.capture.io.decompression import new_decompressor
 from polymux.capture.io.mmap_gather import MappedFile
-from polymux.capture.io.paths import is_glob
+from polymux.capture.io.paths import is_glob, is_url
 from polymux.capture.limits import CaptureLimits
-from polymux.core.errors import CaptureError, MissingExtra
+from polymux.capture.pcapng.block_types import MAGICS, NOT_A_CAPTURE
+from polymux.core.errors import CaptureError, CaptureUnavailable, MissingExtra, PolymuxError
 from polymux.malloc import raise_trim_threshold
 
 STDIN = "-"
 COPY_BYTES = 1 << 20
+MAGIC_BYTES = 4
 ENDS_EARLY = "the compressed file ends early"
+SHRANK = "the file shrank while it was being read"
+# The samples by which a file is recognised: this many, from the beginning to the end, and bytes.
+SAMPLES = 16
+SAMPLE_BYTES = 4096
 
 
 class Source(Protocol):
-    """An open capture file. Errors are raised as `CaptureError` with path and offset."""
+    """An open capture file. Errors are raised as `CaptureError` with path and offset; those of the
+    file system as `CaptureUnavailable`."""
 
     path: str
     compression: str
@@ -47,6 +56,35 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """The size of a stored file in bytes, and a text that changes when its content does.
+
+    The text is the modification time or what the store says instead; "" if it says nothing.
+    """
+
+    size: int
+    stamp: str
+
+
+class StoredSource(Source, Protocol):
+    """A source that is a file, so that it can be recognised when it is opened again."""
+
+    @property
+    def opened_version(self) -> FileVersion:
+        """The version of the stored file when it was opened."""
+
+    def version(self) -> FileVersion:
+        """The version of the stored file now."""
+
+    def sample_digest(self, size: int) -> str:
+        """A digest of samples of the first `size` bytes of the stored file, its edges included."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that were read of the stored file."""
+
+
 class PlainSource:
     """A file that can be read at any offset.
 
@@ -59,26 +97,46 @@ class PlainSource:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
-        self.size = os.fstat(fd).st_size
+        self.opened_version = self.version()
+        self.size = self.opened_version.size
+        self.bytes_read = 0
         self._mapped_file: MappedFile | None = None
 
     def window(self, offset: int, size: int) -> bytes:
         size = min(size, self.size - offset)
         if size <= 0:
             return b""
-        try:
-            return os.pread(self._fd, size, offset)
-        except OSError as failure:
-            raise CaptureError(f"cannot be read: {failure.strerror}", self.path, offset) from None
+        return self._pread(offset, size)
 
     def read_at(self, offset: int, size: int) -> bytes:
+        return self._pread(offset, size)
+
+    def _pread(self, offset: int, size: int) -> bytes:
         try:
             data = os.pread(self._fd, size, offset)
         except OSError as failure:
-            raise CaptureError(f"cannot be read: {failure.strerror}", self.path, offset) from None
+            text = f"cannot be read: {failure.strerror}"
+            raise CaptureUnavailable(text, self.path, offset) from None
+        self.bytes_read += len(data)
         if len(data) != size:
-            raise CaptureError("the file shrank while it was being read", self.path, offset)
+            raise CaptureUnavailable(SHRANK, self.path, offset)
         return data
+
+    def version(self) -> FileVersion:
+        try:
+            now = os.fstat(self._fd)
+        except OSError as failure:
+            raise CaptureUnavailable(f"cannot be read: {failure.strerror}", self.path) from None
+        return FileVersion(now.st_size, str(now.st_mtime_ns))
+
+    def sample_digest(self, size: int) -> str:
+        if size <= SAMPLES * SAMPLE_BYTES:
+            return hashlib.sha256(self.read_at(0, size)).hexdigest()
+        digest = hashlib.sha256()
+        for number in range(SAMPLES):
+            start = (size - SAMPLE_BYTES) * number // (SAMPLES - 1)
+            digest.update(self.read_at(start, SAMPLE_BYTES))
+        return digest.hexdigest()
 
     def mapped_file(self) -> MappedFile | None:
         """The mapping of the file, valid until `close`; None if it cannot be mapped."""
@@ -144,6 +202,20 @@ class CompressedSource:
         if self._spool is None:
             self._spool = DecompressedSpool(self.path, self._new_stream())
         return self._spool.read_at(offset, size)
+
+    @property
+    def opened_version(self) -> FileVersion:
+        return self._raw.opened_version
+
+    def version(self) -> FileVersion:
+        return self._raw.version()
+
+    def sample_digest(self, size: int) -> str:
+        return self._raw.sample_digest(size)
+
+    @property
+    def bytes_read(self) -> int:
+        return self._raw.bytes_read
 
     def close(self) -> None:
         self._raw.close()
@@ -251,7 +323,7 @@ class DecompressedSpool:
         except OSError as failure:
             raise self._failed(failure) from None
         if len(data) != size:
-            raise CaptureError("the file shrank while it was being read", self._path, offset)
+            raise CaptureUnavailable(SHRANK, self._path, offset)
         return data
 
     def close(self) -> None:
@@ -259,18 +331,24 @@ class DecompressedSpool:
 
     def _failed(self, failure: OSError) -> CaptureError:
         text = f"cannot be spooled to disk: {failure.strerror}"
-        return CaptureError(text, self._path, self._size)
+        return CaptureUnavailable(text, self._path, self._size)
 
 
 def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> PlainSource:
     """Copy everything `read` returns to an unnamed temporary file.
 
     Raises:
-        CaptureError: It is longer than `limits.max_decompressed_bytes`, or the disk is full.
+        CaptureError: It does not begin like a capture, is longer than
+            `limits.max_decompressed_bytes`, or the disk is full.
     """
     total = 0
     try:
+        head = read(MAGIC_BYTES)
+        if len(head) == MAGIC_BYTES and head not in MAGICS and not detect_compression(head):
+            raise CaptureError(NOT_A_CAPTURE, path, 0)  # before it is copied: it may have no end
         with tempfile.TemporaryFile(prefix="polymux-") as file:
+            file.write(head)
+            total = len(head)
             while data := read(COPY_BYTES):
                 total += len(data)
                 if total > limits.max_decompressed_bytes:
@@ -285,10 +363,11 @@ def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits
             file.flush()
             return PlainSource(path, os.dup(file.fileno()))
     except OSError as failure:
-        raise CaptureError(f"cannot be spooled to disk: {failure.strerror}", path, total) from None
+        text = f"cannot be spooled to disk: {failure.strerror}"
+        raise CaptureUnavailable(text, path, total) from None
 
 
-def open_source(path: str, limits: CaptureLimits) -> Source:
+def open_source(path: str, limits: CaptureLimits) -> StoredSource:
     """Open `path`, or standard input for '-'.
 
     Pipes are spooled to disk; a compressed file is recognised by its first bytes.
@@ -310,10 +389,7 @@ def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as failure:
-        reason = f"cannot be opened: {failure.strerror}"
-        if is_glob(path):
-            reason = "no file matches"
-        raise CaptureError(reason, path) from None
+        raise cannot_be_opened(path, failure) from None
     mode = os.fstat(fd).st_mode
     if stat.S_ISDIR(mode):
         os.close(fd)
@@ -322,3 +398,125 @@ def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
         return PlainSource(path, fd)
     with os.fdopen(fd, "rb") as pipe:
         return spool_to_disk(path, pipe.read, limits)
+
+
+def cannot_be_opened(path: str, failure: OSError) -> CaptureError:
+    """The error for a file that the system refuses to open, or for a glob that matches none."""
+    reason = f"cannot be opened: {failure.strerror}"
+    return CaptureUnavailable("no file matches" if is_glob(path) else reason, path)
+
+
+def detect_compression(head: bytes) -> str:
+    """The compression of a file by its first four bytes: 'gzip', 'zstd', 'xz', 'bzip2' or ''."""
+    if head[:2] == b"\x1f\x8b":
+        return "gzip"
+    if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):
+        return "zstd"
+    if head == b"\xfd7zX":
+        return "xz"
+    return "bzip2" if head[:3] == b"BZh" else ""
+
+
+# Recognising a capture when it is opened again, later or by another process. The references of an
+# index point into a file. They are worth nothing if another file has its name by the time the
+# payload is read, so an index notes the identity of each file, which is checked after that.
+
+
+class LostInput(PolymuxError):
+    """A capture that was listed or indexed cannot be read any more, or has changed.
+
+    Not a `CaptureError`: an analysis notes those in the rows of a session and goes on, while this
+    one fails the task, so that it is tried again elsewhere and no table lacks the rows.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What a file was when it was indexed: its version, and a digest of samples of it.
+
+    A file behind a URL has no digest: it does not grow, and reading it costs requests.
+    """
+
+    size: int
+    stamp: str
+    samples: str = ""
+
+    @classmethod
+    def of(cls, source: StoredSource) -> FileIdentity:
+        """The identity of an open file.
+
+        Raises:
+            CaptureUnavailable: It cannot be read.
+        """
+        opened = source.opened_version
+        samples = "" if is_url(source.path) else source.sample_digest(opened.size)
+        return cls(opened.size, opened.stamp.replace(" ", "_"), samples)
+
+    @classmethod
+    def parse(cls, text: str) -> FileIdentity:
+        """The identity that `str` gave."""
+        size, stamp, samples = text.split(" ")
+        return cls(int(size), stamp, samples)
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.stamp} {self.samples}"
+
+    def check(self, source: StoredSource, now: FileVersion) -> None:
+        """Check that an open file, whose version is `now`, begins with the file of this identity.
+
+        A capture that is still being written has grown since, and one that was copied once more
+        has another modification time: both are the same file.
+
+        Raises:
+            CaptureUnavailable: It is another file, or cannot be read.
+        """
+        if now.size == self.size and now.stamp.replace(" ", "_") == self.stamp:
+            return
+        comparable = bool(self.samples) and now.size >= self.size
+        if comparable and source.sample_digest(self.size) == self.samples:
+            return
+        what = "it was replaced or written to"
+        if now.size != self.size:
+            what = f"it had {self.size} bytes and has {now.size}"
+        raise CaptureUnavailable(
+            f"has changed since it was indexed: {what}; analyze it again", source.path
+        )
+
+
+Copy = Callable[[bytes, int], None]  # takes bytes and their offset
+
+
+class IndexedSource:
+    """A capture that an index task reads, as a `Source`.
+
+    An error of the file system is a `LostInput`, which fails the task: an index notes other errors
+    in the row of the capture. What is read is also handed to `copy`, if there is one.
+    """
+
+    def __init__(self, source: Source, copy: Copy | None = None) -> None:
+        self._source = source
+        self._copy = copy
+        self.path = source.path
+        self.compression = source.compression
+
+    @property
+    def decompression_error(self) -> str:
+        return self._source.decompression_error
+
+    def window(self, offset: int, size: int) -> bytes:
+        try:
+            data = self._source.window(offset, size)
+        except CaptureUnavailable as problem:
+            raise LostInput(str(problem)) from None
+        if self._copy is not None:
+            self._copy(data, offset)
+        return data
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        try:
+            return self._source.read_at(offset, size)
+        except CaptureUnavailable as problem:
+            raise LostInput(str(problem)) from None
+
+    def close(self) -> None:
+        self._source.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from polymux.capture.packets.flows import DEFAULT_SENSOR
+
 WHOLE, TRUNCATED, DAMAGED, UNREADABLE = "whole", "truncated", "damaged", "unreadable"
 STATUSES = (WHOLE, TRUNCATED, DAMAGED, UNREADABLE)  # each worse than the one before
 STOPPED_AT = "reading stopped at byte"
@@ -16,7 +18,8 @@ class FileSummary:
 
     `format` is "pcap" or "pcapng", with "+gzip" or the like if compressed; None if unknown.
     `status` is one of `STATUSES`. `bytes` are those read, decompressed. `error` says what was
-    wrong, first at byte `error_offset`; both are None for a complete file.
+    wrong, first at byte `error_offset`; both are None for a complete file. `sensor` is where it was
+    captured (see `flows`).
     """
 
     file: str
@@ -29,6 +32,7 @@ class FileSummary:
     bytes: int = 0
     error: str | None = None
     error_offset: int | None = None
+    sensor: str = DEFAULT_SENSOR
 
 
 def merge_summaries(summaries: Iterable[FileSummary]) -> FileSummary:

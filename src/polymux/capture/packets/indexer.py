@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from polymux.capture.io.paths import AnyPath, one_path
@@ -21,22 +21,17 @@ from polymux.capture.packets.file_summary import (
     WHOLE,
     FileSummary,
 )
-from polymux.capture.packets.flow_filter import FlowFilter
+from polymux.capture.packets.flows import FlowFilter, flow_at_sensor
+from polymux.capture.packets.packed_flows import PackedFlows
 from polymux.capture.packets.packet_refs import MAX_FILE_OFFSET, REF_BYTES
-from polymux.capture.pcapng.interfaces import Interface
-from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN_FORMAT, Scanner
+from polymux.capture.pcapng.block_types import MAGICS, NOT_A_CAPTURE
+from polymux.capture.pcapng.comments import read_recording
+from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN_FORMAT, Interface, Scanner
 from polymux.core.errors import CaptureError
 
 _unpack_timestamp = struct.Struct("<q").unpack_from
 EMIT_PACKETS = 1 << 18  # packets after which `index_range` emits rows
 _FORMAT_NAMES = {PCAP: "pcap", PCAPNG: "pcapng"}
-MAGICS = (
-    b"\x0a\x0d\x0d\x0a",
-    b"\xa1\xb2\xc3\xd4",
-    b"\xd4\xc3\xb2\xa1",
-    b"\xa1\xb2\x3c\x4d",
-    b"\x4d\x3c\xb2\xa1",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +39,8 @@ class FileRange:
     """A part of a capture between two block boundaries, and the state of the file before it.
 
     Plain data: it can be pickled or written as JSON. An `end` of -1 means the end of the file.
+    `section_hint` has the comments of the section that the range starts in, `sensor_hint` those of
+    the first section of the file, which name its sensor; both are read if the range starts at 0.
     Each of `interfaces` is (link type, snap length, if_tsresol, if_tsoffset, hint).
     """
 
@@ -54,17 +51,19 @@ class FileRange:
     nanosecond_times: bool = False
     section_hint: str = ""
     interfaces: tuple[tuple[int, int, int, int, str], ...] = ()
+    sensor_hint: str = ""
 
 
 class FlowRefs(NamedTuple):
     """The references of one direction of one flow in one range of a file: a row of the shuffle.
 
-    Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is the
-    36-byte key (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `start` the file
+    Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is its key
+    (see `FlowTable.key` and `flows`), `direction` 0 if the first endpoint sent, `start` the file
     offset of the range, `first_at` and `last_at` the timestamps of the first and last packet,
     `refs` records of 32 bytes (see `packet_refs`), and `hints` the comments that references name
-    by number. The references of a huge flow may be stored elsewhere: then `refs` is empty,
-    `stored(offset, size)` reads bytes of them, and `records` is their number.
+    by number. `recording` and `file_number` are the place of the file in a rotated recording (see
+    `comments`), "" and 0 if it names none. The references of a huge flow may be stored elsewhere:
+    then `refs` is empty, `stored(offset, size)` reads bytes of them, and `records` is their number.
     """
 
     flow: bytes
@@ -77,6 +76,8 @@ class FlowRefs(NamedTuple):
     hints: tuple[str, ...] = ("",)
     stored: Callable[[int, int], bytes] | None = None
     records: int = 0
+    recording: str = ""
+    file_number: int = 0
 
     @property
     def packets(self) -> int:
@@ -93,6 +94,8 @@ class FileIndex:
 
     summary: FileSummary
     rows: list[FlowRefs] = field(default_factory=list)
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+    """TLS key logs from the secrets blocks of the file."""
     resume: FileRange | None = None
     """From where to read on when the file has grown; None if it cannot be read on."""
 
@@ -146,13 +149,53 @@ def index_range(
         opened = source or open_source(path, limits)
         return _index(opened, span, limits, wanted or FlowFilter(), verify, emit)
     except CaptureError as failure:
-        offset = failure.offset if failure.offset >= 0 else None
-        return FileIndex(
-            FileSummary(path, None, UNREADABLE, error=str(failure), error_offset=offset)
-        )
+        return FileIndex(_unreadable(path, failure, wanted))
     finally:
         if source is None and opened is not None:
             opened.close()
+
+
+@dataclass(slots=True)
+class FlowIndex:
+    """The result of indexing a whole file for a reader in this process."""
+
+    summary: FileSummary
+    rows: FlowRows | None = None
+    """None if the file could not be opened."""
+    secrets: list[bytes] = field(default_factory=list)
+    """TLS key logs from its secrets blocks."""
+
+
+def index_flows(
+    path: AnyPath,
+    *,
+    limits: CaptureLimits | None = None,
+    wanted: FlowFilter | None = None,
+    source: Source | None = None,
+    verify: bool = False,
+) -> FlowIndex:
+    """Index a whole file like `index_file`, in about a hundred bytes for each flow."""
+    path = one_path(path)
+    limits = limits or CaptureLimits()
+    opened = source
+    try:
+        opened = source or open_source(path, limits)
+        scanned = _scan(opened, FileRange(), limits, wanted or FlowFilter(), verify, None)
+        rows = FlowRows(path, scanned.scanner, wanted or FlowFilter())
+        return FlowIndex(scanned.summary, rows, scanned.scanner.secrets)
+    except CaptureError as failure:
+        return FlowIndex(_unreadable(path, failure, wanted))
+    finally:
+        if source is None and opened is not None:
+            opened.close()
+
+
+def _unreadable(path: str, failure: CaptureError, wanted: FlowFilter | None) -> FileSummary:
+    offset = failure.offset if failure.offset >= 0 else None
+    sensor = (wanted or FlowFilter()).sensors.sensor_of(path, "")
+    return FileSummary(
+        path, None, UNREADABLE, error=str(failure), error_offset=offset, sensor=sensor
+    )
 
 
 def scanner_for(span: FileRange, limits: CaptureLimits) -> Scanner:
@@ -164,6 +207,8 @@ def scanner_for(span: FileRange, limits: CaptureLimits) -> Scanner:
     scanner.big_endian = span.big_endian
     scanner.nanosecond_times = span.nanosecond_times
     scanner.section_hint = span.section_hint
+    scanner.sensor_hint = span.sensor_hint
+    scanner.secrets_room = limits.max_secrets_bytes
     for interface in span.interfaces:
         scanner.add_interface(Interface(*interface))
     return scanner
@@ -182,6 +227,7 @@ def range_at(scanner: Scanner, start: int, end: int) -> FileRange:
             (i.link_type, i.snap_length, i.resolution, i.offset_seconds, i.hint)
             for i in scanner.interfaces
         ),
+        scanner.sensor_hint,
     )
 
 
@@ -219,6 +265,16 @@ def scan_windows(
             return
 
 
+@dataclass(slots=True)
+class _ScannedRange:
+    """What is known after a range was scanned; `rows_start` is where the rows not emitted begin."""
+
+    scanner: Scanner
+    summary: FileSummary
+    rows_start: int
+    resume: FileRange | None
+
+
 def _index(
     source: Source,
     span: FileRange,
@@ -227,6 +283,19 @@ def _index(
     verify: bool,
     emit: Emit | None,
 ) -> FileIndex:
+    scanned = _scan(source, span, limits, wanted, verify, emit)
+    rows = list(flow_rows(source.path, scanned.rows_start, scanned.scanner, wanted))
+    return FileIndex(scanned.summary, rows, scanned.scanner.secrets, scanned.resume)
+
+
+def _scan(
+    source: Source,
+    span: FileRange,
+    limits: CaptureLimits,
+    wanted: FlowFilter,
+    verify: bool,
+    emit: Emit | None,
+) -> _ScannedRange:
     scanner = scanner_for(span, limits)
     scanner.table.verify_checksums = verify
     reached = rows_start = span.start
@@ -247,10 +316,12 @@ def _index(
         if span.end >= 0:
             left = left[: span.end - reached]
     summary = summary_of(source, scanner, span, reached, left, stopped, emitted)
+    sensor = wanted.sensors.sensor_of(source.path, scanner.sensor_hint)
+    summary = replace(summary, sensor=sensor)
     resume = None
     if not scanner.aborted and stopped is None and scanner.file_format != UNKNOWN_FORMAT:
         resume = range_at(scanner, reached, -1)
-    return FileIndex(summary, list(flow_rows(source.path, rows_start, scanner, wanted)), resume)
+    return _ScannedRange(scanner, summary, rows_start, resume)
 
 
 class SourceInfo(Protocol):
@@ -317,7 +388,7 @@ def _read_status(
         if not left and not scanner.aborted:
             return UNREADABLE, "the file is empty", 0
         if scanner.aborted or left[:4] not in MAGICS:
-            return UNREADABLE, "not a capture: neither pcapng nor pcap", 0
+            return UNREADABLE, NOT_A_CAPTURE, 0
     stop, at = "", -1
     if stopped is not None:
         stop, at = str(stopped), max(stopped.offset, 0)
@@ -343,20 +414,76 @@ def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> It
     """Take the references out of the scanner's table, as rows of the wanted flows."""
     flows = scanner.table.flows
     packed = scanner.table.pack()
-    hints = used = tuple(scanner.hints)
+    sensor = wanted.sensors.sensor_of(path, scanner.sensor_hint)
+    maker = RowMaker(path, start, scanner)
     for number in range(flows.count):
-        flow = flows.key(number)
+        flow = flow_at_sensor(flows.key(number), sensor)
         if not wanted.accepts(flow):
             continue
         for direction in (0, 1):
             refs = packed[number * 2 + direction]
-            if not refs:
-                continue
-            if len(hints) > 2:
-                numbers = set(refs[27::REF_BYTES])
-                used = tuple(text if n in numbers else "" for n, text in enumerate(hints))
-            first_at, last_at = (
-                _unpack_timestamp(refs, 8)[0],
-                _unpack_timestamp(refs, len(refs) - REF_BYTES + 8)[0],
-            )
-            yield FlowRefs(flow, direction, path, start, first_at, last_at, refs, used)
+            if refs:
+                yield maker.row(flow, direction, refs)
+
+
+class RowMaker:
+    """Makes the rows of one range of a file."""
+
+    def __init__(self, path: str, start: int, scanner: Scanner) -> None:
+        self._path = path
+        self._start = start
+        self._hints = tuple(scanner.hints)
+        self._place = read_recording(scanner.section_hint)
+
+    def row(self, flow: bytes, direction: int, refs: bytes) -> FlowRefs:
+        used = self._hints
+        if len(used) > 2:
+            numbers = set(refs[27::REF_BYTES])
+            used = tuple(text if n in numbers else "" for n, text in enumerate(used))
+        first_at, last_at = (
+            _unpack_timestamp(refs, 8)[0],
+            _unpack_timestamp(refs, len(refs) - REF_BYTES + 8)[0],
+        )
+        recording, file_number = self._place
+        return FlowRefs(
+            flow,
+            direction,
+            self._path,
+            self._start,
+            first_at,
+            last_at,
+            refs,
+            used,
+            recording=recording,
+            file_number=file_number,
+        )
+
+
+class FlowRows:
+    """The rows of a whole file, each made when it is asked for.
+
+    Args:
+        path: The file.
+        scanner: Has scanned it; its table must not be used afterwards.
+        wanted: The flows to keep.
+    """
+
+    def __init__(self, path: str, scanner: Scanner, wanted: FlowFilter) -> None:
+        self._maker = RowMaker(path, 0, scanner)
+        self._wanted = wanted
+        sensor = wanted.sensors.sensor_of(path, scanner.sensor_hint)
+        self.packed = PackedFlows(scanner.table, flow_at_sensor(b"", sensor))
+
+    def directions(self) -> Iterator[int]:
+        """The direction indexes of the wanted flows that have packets, ascending."""
+        packed = self.packed
+        for number in range(packed.count()):
+            if self._wanted.accepts(packed.key(number)):
+                for direction in (2 * number, 2 * number + 1):
+                    if packed.size(direction):
+                        yield direction
+
+    def row(self, direction: int) -> FlowRefs:
+        """The row of a direction index."""
+        key = self.packed.key(direction // 2)
+        return self._maker.row(key, direction % 2, self.packed.refs(direction))

@@ -90,8 +90,37 @@ def new_sort_buffer(size: i64) -> SortBuffer:
     return SortBuffer(size)
 
 
-def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]:
-    """Stable sort of references by direction index: one packed `bytes` for each direction.
+class SortedRefs:
+    """References sorted by direction index. Offsets are in bytes."""
+
+    def __init__(self, buffer: SortBuffer, ends: vec[i64]) -> None:
+        self.buffer: SortBuffer = buffer
+        self.ends: vec[i64] = ends  # in words
+
+    def begin(self, direction: i64) -> i64:
+        """Where the references of a direction begin."""
+        if direction == 0:
+            return 0
+        return self.ends[direction - 1] * 8
+
+    def end(self, direction: i64) -> i64:
+        """Where the references of a direction end."""
+        return self.ends[direction] * 8
+
+    def word(self, n: i64) -> i64:
+        return self.buffer.words[n]
+
+    def direction(self, direction: i64) -> bytes:
+        """The references of a direction, packed."""
+        begin = self.begin(direction)
+        end = self.end(direction)
+        if begin == end:
+            return b""
+        return bytes(as_byte_view(self.buffer.words, self.buffer.size)[begin:end])
+
+
+def sort_by_direction(chunks: list[RefColumns], directions: i64) -> SortedRefs:
+    """Stable sort of references by direction index.
 
     Consumes the chunks: the caller must not use them afterwards.
     """
@@ -121,8 +150,19 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
         if chunk.capacity == MAX_CHUNK_ROWS and len(spare_chunks) < MAX_SPARE_CHUNKS:
             spare_chunks.append(chunk)
     # Now each head is the end of its direction.
+    return SortedRefs(buffer, heads)
+
+
+def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]:
+    """Stable sort of references by direction index: one packed `bytes` for each direction.
+
+    Consumes the chunks: the caller must not use them afterwards.
+    """
+    ordered = sort_by_direction(chunks, directions)
+    buffer = ordered.buffer
+    heads = ordered.ends
     packed: list[bytes] = []
-    data = as_byte_view(into, heads[directions])
+    data = as_byte_view(buffer.words, heads[directions])
     begin: i64 = 0
     for n in range(directions):
         end = heads[n] * 8

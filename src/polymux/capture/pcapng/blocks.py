@@ -1,4 +1,4 @@
-"""Encoding pcapng blocks. All are little-endian."""
+"""Encoding pcapng blocks, in little-endian byte order unless asked otherwise."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import struct
 
 from polymux.capture.pcapng.block_types import (
     BYTE_ORDER_MAGIC,
+    DECRYPTION_SECRETS,
     ENHANCED_PACKET,
     INTERFACE,
     INTERFACE_STATISTICS,
     SECTION,
+    TLS_KEY_LOG,
 )
 from polymux.capture.pcapng.comments import PREFIX
 
@@ -51,9 +53,24 @@ def interface(comment: str = "", link_type: int = 1) -> bytes:
     return block(INTERFACE, struct.pack("<HHI", link_type, 0, SNAP_LENGTH) + trailing)
 
 
+def secrets(key_log: bytes, big_endian: bool = False) -> bytes:
+    """A decryption secrets block with lines of a TLS key log, in the section's byte order."""
+    if not big_endian:
+        return block(DECRYPTION_SECRETS, struct.pack("<II", TLS_KEY_LOG, len(key_log)) + key_log)
+    body = struct.pack(">II", TLS_KEY_LOG, len(key_log)) + key_log
+    body += b"\0" * (-len(body) % 4)
+    size = struct.pack(">I", len(body) + 12)
+    return struct.pack(">I", DECRYPTION_SECRETS) + size + body + size
+
+
 def comment(text: str) -> bytes:
     """The options of a packet that has this comment; b"" for an empty one."""
-    return options((_COMMENT, text.encode()))
+    return comments(text)
+
+
+def comments(*texts: str) -> bytes:
+    """The same for several comments; empty ones are left out."""
+    return options(*((_COMMENT, text.encode()) for text in texts))
 
 
 def packet_ends(

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from polymux.capture.io.atomic_write import PART_SUFFIX, publish
+from polymux.capture.io.atomic_write import PART_SUFFIX, open_locked
 from polymux.capture.io.paths import AnyPath, one_path
-from polymux.capture.io.sources import COPY_BYTES, PlainSource, Source, open_source
+from polymux.capture.io.sources import (
+    COPY_BYTES,
+    PlainSource,
+    Source,
+    cannot_be_opened,
+    open_source,
+)
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.byteorder import u32
 from polymux.capture.packets.indexer import FileRange, scan_windows, scanner_for
 from polymux.capture.pcapng.block_types import SECTION
-from polymux.capture.pcapng.scanner import PCAPNG, Scanner
+from polymux.capture.pcapng.new_file import new_capture, publish_capture
+from polymux.capture.pcapng.scanner import PCAPNG, Scanner, u32
 from polymux.core.errors import CaptureError
 
 # Block types that may follow a damaged region: those of the standard that are in use.
@@ -47,7 +53,7 @@ def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = N
 
     Args:
         source: The damaged capture.
-        target: The file to write; must not exist.
+        target: The file to write, readable by its owner only; must not exist.
         limits: By default `CaptureLimits()`.
 
     Returns:
@@ -59,29 +65,17 @@ def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = N
     """
     source, target = one_path(source), one_path(target)
     limits = limits or CaptureLimits()
-    if os.path.exists(target):
-        raise CaptureError("exists already; choose another name", target)
     with contextlib.ExitStack() as stack:
         # One to scan and one to copy: going back in a compressed file means starting over.
         scanned, copied = (stack.enter_context(_opened(source, limits)) for _ in range(2))
-        try:
-            with open(target + PART_SUFFIX, "xb") as out:
-                result = _copy(scanned, copied, out.fileno(), limits)
-                os.fsync(out.fileno())
-            publish(target + PART_SUFFIX, target)
-            return result
-        except FileExistsError:
-            raise CaptureError("exists already; remove it first", target + PART_SUFFIX) from None
-        except OSError as failure:
-            raise CaptureError(f"cannot be written: {failure.strerror}", target) from None
-        except CaptureError:
-            os.unlink(target + PART_SUFFIX)
-            raise
+        fd = stack.enter_context(new_capture(target))
+        return _copy(scanned, copied, fd, limits)
 
 
 def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
     """Publish a recording left as `NAME.part`, without the incomplete block at its end.
 
+    The file is locked first, so a recorder that still writes it, or dies meanwhile, loses nothing.
     It can be repeated after an interruption.
 
     Args:
@@ -92,34 +86,56 @@ def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
         NAME.
 
     Raises:
-        CaptureError: The file is still being written, NAME exists, or more than the tail is
-            damaged.
+        CaptureError: The file is still being written, NAME exists (it is not replaced), or more
+            than the tail is damaged.
     """
     part = one_path(part)
     limits = limits or CaptureLimits()
     name = part.removesuffix(PART_SUFFIX)
     if name == part:
         raise CaptureError(f"is not a recording left behind: those end in {PART_SUFFIX}", part)
-    if os.path.exists(name):
-        raise CaptureError("exists already; move it away first", name)
-    with _opened(part, limits) as source:
-        scanner = scanner_for(FileRange(), limits)
-        scanner.count_only = True
-        reached = max(scan_windows(source, scanner, FileRange(), limits), default=0)
-        if scanner.aborted or reached == 0:
-            text = scanner.abort_reason or "has no complete block"
-            raise CaptureError(f"{text}; repair may save the rest", part, reached)
+    fd = _open_left_behind(part)
     try:
-        with open(part, "r+b") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(reached)
-            os.fsync(file.fileno())
-            publish(part, name)
+        recover_locked(part, fd, limits)
+    finally:
+        os.close(fd)
+    return name
+
+
+def recover_locked(part: str, fd: int, limits: CaptureLimits | None = None) -> None:
+    """Like `recover`, for a file that the caller has opened with `open_locked`."""
+    name = part.removesuffix(PART_SUFFIX)
+    limits = limits or CaptureLimits()
+    try:
+        if os.path.lexists(name):
+            if not os.path.samestat(os.lstat(name), os.fstat(fd)):
+                raise CaptureError("exists already; move it away first", name)
+            os.unlink(part)  # its writer was killed after it had published the file
+            return
+        with _opened(part, limits) as source:
+            scanner = scanner_for(FileRange(), limits)
+            scanner.count_only = True
+            reached = max(scan_windows(source, scanner, FileRange(), limits), default=0)
+            if scanner.aborted or reached == 0:
+                text = scanner.abort_reason or "has no complete block"
+                raise CaptureError(f"{text}; repair may save the rest", part, reached)
+        os.ftruncate(fd, reached)
+        os.fsync(fd)
+        publish_capture(part, name)
+    except OSError as failure:
+        raise CaptureError(f"cannot be recovered: {failure.strerror}", part) from None
+
+
+def _open_left_behind(part: str) -> int:
+    """Open and lock a recording. Returns its descriptor."""
+    try:
+        return open_locked(part)
     except BlockingIOError:
         raise CaptureError("is still being written", part) from None
     except OSError as failure:
-        raise CaptureError(f"cannot be recovered: {failure.strerror}", part) from None
-    return name
+        if failure.errno == errno.ELOOP:
+            raise CaptureError("is a symbolic link; name the file itself", part) from None
+        raise cannot_be_opened(part, failure) from None
 
 
 @contextlib.contextmanager

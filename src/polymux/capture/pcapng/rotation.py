@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ from typing import Literal
 
 from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.pcapng.comments import recording_comment
 from polymux.capture.pcapng.split_index import write_index
-from polymux.capture.pcapng.writer import PcapngWriter, WriteLoss
+from polymux.capture.pcapng.writer import NameTaken, PcapngWriter, WriteLoss
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
@@ -25,7 +27,8 @@ MAX_PUBLISHING = 4
 class RotatingWriter:
     """Writes `NAME-00001.EXT`, `NAME-00002.EXT`, ... and publishes them in that order.
 
-    Numbers continue after those in the directory, published or left as `.part`.
+    Numbers continue after those in the directory, published or left as `.part`. Each file names
+    its place in the recording in a comment, so that readers keep the order if the clock steps.
 
     Args:
         path: `NAME.EXT`. Without `max_bytes` and `max_seconds` it is the only file.
@@ -63,9 +66,11 @@ class RotatingWriter:
         self._index = index
         self._clock = clock
         self.worker = ThreadPoolExecutor(1, "polymux-publish") if background else None
+        self._comment = comment
+        self._recording = secrets.token_hex(8)
+        self._files = 0
         self._new_writer = functools.partial(
             PcapngWriter,
-            comment=comment,
             interface_comment=interface_comment,
             sync=sync,
             on_full=on_full,
@@ -126,6 +131,10 @@ class RotatingWriter:
         """Append one packet; see `PcapngWriter.packet`."""
         self.current_writer.packet(timestamp, parts, comment, original_length)
         self._after_write(timestamp)
+
+    def secrets(self, key_log: bytes) -> None:
+        """Append lines of a TLS key log; see `PcapngWriter.secrets`."""
+        self.current_writer.secrets(key_log)
 
     def burst(self, burst: PacketBurst) -> None:
         """Append several packets; see `PcapngWriter.burst`."""
@@ -258,14 +267,30 @@ class RotatingWriter:
                 self._sync_error = self._sync_error or writer.sync_error
 
     def _open(self) -> PcapngWriter:
-        # Another recorder may write here too: skip the numbers it has used.
-        taken = max((number for number, _ in rotation_files(self._path)), default=0)
-        self._number = max(self._number, taken)
-        writer = self._new_writer(self._next_name())
+        while True:
+            # Another recorder may write here too: skip the numbers it has used.
+            taken = max((number for number, _ in rotation_files(self._path)), default=0)
+            self._number = max(self._number, taken)
+            name = self._next_name()
+            try:
+                writer = self._new_writer(name, comment=self._file_comment(name))
+                break
+            except NameTaken:
+                if name == self._path:
+                    raise
+                self._number += 1  # taken since the directory was listed
         self._number += 1
+        self._files += 1
         self._opened_at = self._clock()
         self._rotate_at_bytes = self._max_bytes
         return writer
+
+    def _file_comment(self, name: str) -> str:
+        """The comment of the next file, with its place in the recording if there are others."""
+        if name == self._path:
+            return self._comment
+        place = recording_comment(self._recording, self._files + 1)
+        return f"{self._comment}\n{place}" if self._comment else place
 
     def _next_name(self) -> str:
         if not self._max_bytes and not self._max_seconds:

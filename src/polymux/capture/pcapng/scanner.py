@@ -4,27 +4,37 @@
 `Scanner.scan` is called with windows of the file in order and reads every complete block of each.
 An error that loses the block boundaries (an invalid length) ends the scan with `aborted`. An error
 inside one block is counted, the first one recorded, and the scan goes on with the next block.
+
+An `Interface` has the link type of its packets and converts their timestamps.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i32_be, read_i32_le, read_i64_be, read_i64_le
+from librt.strings import (
+    read_i16_be,
+    read_i16_le,
+    read_i32_be,
+    read_i32_le,
+    read_i64_be,
+    read_i64_le,
+)
 from mypy_extensions import i64
 
-from polymux.capture.packets.byteorder import u16, u32
 from polymux.capture.packets.decoder import PacketTable
 from polymux.capture.packets.packet_refs import LOW32
 from polymux.capture.pcapng.block_types import (
     BYTE_ORDER_MAGIC,
+    DECRYPTION_SECRETS,
     ENHANCED_PACKET,
     INTERFACE,
     OLD_PACKET,
     SECTION,
     SIMPLE_PACKET,
+    TLS_KEY_LOG,
 )
-from polymux.capture.pcapng.interfaces import Interface, timestamp_options
+from polymux.capture.pcapng.comments import hardware_comment
 
 UNKNOWN_FORMAT: Final[i64] = 0
 PCAP: Final[i64] = 1
@@ -34,6 +44,8 @@ SECOND_NS: Final[i64] = 1000000000
 # Different hints (see `comments`) that a scanner keeps, and their length.
 MAX_HINTS: Final = 60
 MAX_HINT_BYTES: Final[i64] = 1024
+HARDWARE_OPTION: Final[i64] = 2  # shb_hardware, of a section
+MAX_OPTION_TEXT: Final[i64] = 128  # bytes
 
 
 class Scanner:
@@ -51,7 +63,10 @@ class Scanner:
         self.nanosecond_times: bool = False
         self.interfaces: list[Interface] = []
         self.section_hint: str = ""
+        self.sensor_hint: str = ""  # the hint of the first section of the file
         self.hints: list[str] = [""]
+        self.secrets: list[bytes] = []  # TLS key logs, in the order of the file
+        self.secrets_room: i64 = 0  # bytes of secrets that are still kept
         self.count_only: bool = False  # follow the blocks without decoding packets
         self.bytes_needed: i64 = 24  # to read the next block
         self.aborted: bool = False  # the block boundaries are lost
@@ -278,6 +293,8 @@ class Scanner:
                 self.read_simple_packet(data, pos, length, big, base)
             elif kind == INTERFACE:
                 self.read_interface(data, pos, length, big, base)
+            elif kind == DECRYPTION_SECRETS:
+                self.read_secrets(data, pos, length, big, base)
             elif kind == SECTION:
                 self.big_endian = big
                 self.read_section(data, pos, length, base)
@@ -375,9 +392,14 @@ class Scanner:
             self.abort(base + pos, f"pcapng version {major} is not supported; only 1 is")
             return
         self.interfaces = []
-        self.section_hint = self.read_comments(
-            data, pos + 24, pos + length - 4, self.big_endian, base
-        )
+        end = pos + length - 4
+        self.section_hint = self.read_comments(data, pos + 24, end, self.big_endian, base)
+        hardware = option_text(data, pos + 24, end, self.big_endian, HARDWARE_OPTION)
+        if hardware != "":
+            text = hardware_comment(hardware)
+            self.section_hint += "\n" + text if self.section_hint != "" else text
+        if base + pos == 0:
+            self.sensor_hint = self.section_hint
 
     def read_interface(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
         """Read an interface description block."""
@@ -400,9 +422,28 @@ class Scanner:
                 u32(data, pos + 12, big),
                 resolution,
                 offset,
-                hint if hint != "" else self.section_hint,
+                hint if hint != "" or not has_hint(self.section_hint) else self.section_hint,
             )
         )
+
+    def read_secrets(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
+        """Read a decryption secrets block; only TLS key logs are kept."""
+        if length < 20:
+            self.record_error(base + pos, f"a secrets block of {length} bytes is too short")
+            return
+        size = u32(data, pos + 12, big)
+        if size > length - 20:
+            self.record_error(base + pos, f"secrets of {size} bytes in a block of {length}")
+        elif u32(data, pos + 8, big) == TLS_KEY_LOG:
+            if size > self.secrets_room:
+                self.record_error(
+                    base + pos,
+                    "more TLS secrets than the limit max_secrets_bytes; raise it with "
+                    "CaptureLimits(max_secrets_bytes=...)",
+                )
+                return
+            self.secrets_room -= size
+            self.secrets.append(data[pos + 16 : pos + 16 + size])
 
     def read_comments(self, data: bytes, pos: i64, end: i64, big: bool, base: i64) -> str:
         """The hints among the comments of these options, joined by line ends.
@@ -425,3 +466,125 @@ class Scanner:
                 found = text if found == "" else found + "\n" + text
             pos += 4 + ((size + 3) & -4)
         return found
+
+
+# Timestamps stay within 62 bits (the years 1823 to 2116), so that differences never overflow.
+MAX_TIMESTAMP: Final[i64] = 0x3FFFFFFFFFFFFFFF
+MIN_TIMESTAMP: Final[i64] = -0x4000000000000000
+
+
+class Interface:
+    """An interface description block of pcapng, or the file header of classic pcap.
+
+    A timestamp of n ticks is n * `multiplier` // `divisor` nanoseconds; if `tick_shift` is not
+    negative, a second has 2**tick_shift ticks instead. `hint` is the text of its comment or else
+    of its section's. `is_simple` interfaces need only the multiplier.
+    """
+
+    def __init__(
+        self, link_type: i64, snap_length: i64, resolution: i64, offset_seconds: i64, hint: str
+    ) -> None:
+        self.link_type: i64 = link_type
+        self.snap_length: i64 = snap_length
+        self.resolution: i64 = resolution  # if_tsresol: 6 is microseconds, 0x80 | n is 2**-n s
+        self.offset_seconds: i64 = offset_seconds  # if_tsoffset
+        self.hint: str = hint
+        self.hint_index: i64 = 0  # of `hint`, among the hints of its scanner
+        self.index: i64 = 0  # among the interfaces of its scanner
+        self.tick_shift: i64 = -1
+        self.multiplier: i64 = 1
+        self.divisor: i64 = 1
+        if resolution >= 128:
+            self.tick_shift = resolution - 128
+        elif resolution <= 9:
+            self.multiplier = power_of_ten(9 - resolution)
+        elif resolution <= 27:
+            self.divisor = power_of_ten(resolution - 9)
+        else:
+            self.multiplier = 0
+        self.max_ticks: i64 = (
+            MAX_TIMESTAMP // self.multiplier if self.multiplier > 0 else MAX_TIMESTAMP
+        )
+        self.is_simple: bool = self.tick_shift < 0 and self.divisor == 1 and offset_seconds == 0
+
+    def to_nanoseconds(self, high: i64, low: i64) -> i64:
+        """A timestamp of two 32-bit halves in nanoseconds, clamped to 62 bits."""
+        if self.is_simple and high < 0x80000000:
+            ticks = (high << 32) | low
+            return ticks * self.multiplier if ticks <= self.max_ticks else MAX_TIMESTAMP
+        return to_nanoseconds_slow(
+            high, low, self.tick_shift, self.multiplier, self.divisor, self.offset_seconds
+        )
+
+
+def to_nanoseconds_slow(
+    high: int, low: int, shift: int, multiplier: int, divisor: int, offset_seconds: int
+) -> i64:
+    """`Interface.to_nanoseconds` for any resolution and offset, in integers of any size."""
+    ticks = high * 4294967296 + low
+    value = (ticks * 1000000000) >> shift if shift >= 0 else ticks * multiplier // divisor
+    value += offset_seconds * 1000000000
+    # Literals: compared with an i64 constant, a large value would be narrowed, which fails.
+    if value > 0x3FFFFFFFFFFFFFFF:
+        return MAX_TIMESTAMP
+    if value < -0x4000000000000000:
+        return MIN_TIMESTAMP
+    return value
+
+
+def power_of_ten(power: i64) -> i64:
+    value: i64 = 1
+    for _ in range(power):
+        value *= 10
+    return value
+
+
+def option_text(data: bytes, pos: i64, end: i64, big: bool, wanted: i64) -> str:
+    """The first option with this code, as text of at most `MAX_OPTION_TEXT` bytes; "" if none."""
+    while end - pos >= 4:
+        code = u16(data, pos, big)
+        size = u16(data, pos + 2, big)
+        if code == 0 or size > end - pos - 4:
+            break
+        if code == wanted:
+            if size > MAX_OPTION_TEXT:
+                size = MAX_OPTION_TEXT
+            return data[pos + 4 : pos + 4 + size].decode("utf-8", "replace")
+        pos += 4 + ((size + 3) & -4)
+    return ""
+
+
+def has_hint(text: str) -> bool:
+    """Whether a section's comment says anything about its packets, besides where it was taken."""
+    return "protocol=" in text or "vantage=" in text
+
+
+def timestamp_options(data: bytes, pos: i64, end: i64, big: bool) -> tuple[i64, i64]:
+    """if_tsresol and if_tsoffset from the options of an interface block, or their defaults."""
+    resolution: i64 = 6
+    offset: i64 = 0
+    while end - pos >= 4:
+        code = u16(data, pos, big)
+        size = u16(data, pos + 2, big)
+        if code == 0 or size > end - pos - 4:
+            break
+        if code == 9 and size >= 1:
+            resolution = data[pos + 4]
+        elif code == 14 and size >= 8:
+            high = u32(data, pos + (4 if big else 8), big)
+            low = u32(data, pos + (8 if big else 4), big)
+            if high > 0x7FFFFFFF:
+                high -= 0x100000000
+            offset = (high << 32) | low
+        pos += 4 + ((size + 3) & -4)
+    return resolution, offset
+
+
+def u16(data: bytes, pos: i64, big: bool) -> i64:
+    """A 16-bit number, unsigned; big-endian if `big`. The caller checks that it lies inside."""
+    return i64(read_i16_be(data, pos) if big else read_i16_le(data, pos)) & 0xFFFF
+
+
+def u32(data: bytes, pos: i64, big: bool) -> i64:
+    """A 32-bit number, as `u16`."""
+    return i64(read_i32_be(data, pos) if big else read_i32_le(data, pos)) & 0xFFFFFFFF

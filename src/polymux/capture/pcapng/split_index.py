@@ -12,20 +12,22 @@ import hashlib
 import itertools
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from polymux.capture.io.atomic_write import write_atomically
+from polymux.capture.io.atomic_write import DEFAULT_FILE_MODE, write_atomically
 from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, one_path
 from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.indexer import MAGICS, FileRange, range_at, scan_windows, scanner_for
+from polymux.capture.packets.indexer import FileRange, range_at, scan_windows, scanner_for
+from polymux.capture.pcapng.block_types import MAGICS
 from polymux.capture.pcapng.scanner import MAX_HINT_BYTES
 from polymux.core.errors import CaptureError
 
 TARGET_RANGE_BYTES = 256 << 20
 MARK_INTERVAL_BYTES = 16 << 20
-_INDEX_VERSION = 2
+_INDEX_VERSION = 3
 _FINGERPRINT_BYTES = 4096
 _MAX_INDEX_BYTES = 256 << 20
 # Bounds of the four numbers of an interface in a capture.
@@ -102,7 +104,9 @@ def write_index(
         source.close()
     name = path + INDEX_SUFFIX
     try:
-        write_atomically(name, json.dumps(written).encode())
+        # As readable as the capture: it holds comments and places of its packets.
+        mode = stat.S_IMODE(os.stat(path).st_mode) & DEFAULT_FILE_MODE
+        write_atomically(name, json.dumps(written).encode(), mode=mode)
     except OSError as failure:
         raise CaptureError(f"cannot be written: {failure.strerror}", name) from None
     return name
@@ -191,7 +195,9 @@ def _parse_mark(mark: dict[str, object], limits: CaptureLimits) -> FileRange:
         raise ValueError("range")
     if type(span.big_endian) is not bool or type(span.nanosecond_times) is not bool:
         raise ValueError("range")
-    if not _is_hint(span.section_hint) or (span.file_format == 1 and not rows):
+    if not _is_hint(span.section_hint) or not _is_hint(span.sensor_hint):
+        raise ValueError("range")
+    if span.file_format == 1 and not rows:
         raise ValueError("range")
     return span
 

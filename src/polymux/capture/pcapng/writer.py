@@ -1,17 +1,18 @@
 """Writing pcapng so that a killed process loses no packet it has written.
 
 A file is written as `NAME.part`, each packet or burst by one system call, and published as `NAME`
-by syncing it, renaming it and syncing the directory. A full or failing disk does not stop the
-recorded traffic, unless the caller wants that: packets that could not be written are counted, and
-a gap record in the file reports them. A file that could not be synced is not published: it stays
-`NAME.part`, and `recover` publishes what can be read of it.
+by syncing it, giving it that name, which must not exist, and syncing the directory. It is locked
+from its creation until it is published, so that `recover` of another process leaves it alone.
+
+A full or failing disk does not stop the recorded traffic, unless the caller wants that: packets
+that could not be written are counted, and a gap record in the file reports them. A file that could
+not be synced is not published: it stays `NAME.part`, and `recover` publishes what is readable.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Literal
 
-from polymux.capture.io.atomic_write import PART_SUFFIX, publish, sync_directory
-from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.atomic_write import PART_SUFFIX, create_locked, publish, sync_directory
+from polymux.capture.io.paths import PRIVATE_FILE, AnyPath, one_path
 from polymux.capture.pcapng import blocks
 from polymux.capture.pcapng.split_index import MARK_INTERVAL_BYTES
 from polymux.capture.synthesis.packet_builder import PacketBurst
@@ -29,6 +30,10 @@ from polymux.core.errors import CaptureError
 # Seconds that on_full="block" waits before it tries again.
 RETRY_SECONDS = 0.1
 _DISK_FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class NameTaken(CaptureError):
+    """The name of a new file is in use by another one."""
 
 
 class DiskFull(Exception):
@@ -68,7 +73,8 @@ class PcapngWriter:
             does not wait for the disk.
 
     Raises:
-        CaptureError: The file exists, is being written, or cannot be created.
+        NameTaken: The file exists or is being written.
+        CaptureError: The file cannot be created.
     """
 
     def __init__(
@@ -105,26 +111,33 @@ class PcapngWriter:
         self._synced_at = clock()
         self._dirty = False
         self._unreported_loss = WriteLoss()
-        try:
-            if os.path.exists(path):
-                raise CaptureError("exists already; choose another name", path)
-            self.fd = os.open(path + PART_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            # `recover` leaves locked files alone.
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileExistsError:
-            raise CaptureError(
-                "is being written, or was left by a killed recorder: see recover",
-                path + PART_SUFFIX,
-            ) from None
-        except OSError as failure:
-            raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+        self._publish_error: CaptureError | None = None
+        self.fd = self._create()
         head = blocks.section(comment) + blocks.interface(interface_comment)
         try:
             self._append([head], len(head))
         except OSError as failure:
-            os.close(self.fd)
             os.unlink(path + PART_SUFFIX)
+            os.close(self.fd)
             raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+
+    def _create(self) -> int:
+        """Create and lock the file; returns its descriptor."""
+        part = self.path + PART_SUFFIX
+        try:
+            fd = create_locked(part, PRIVATE_FILE)
+        except FileExistsError:
+            raise NameTaken(
+                "is being written, or was left by a killed recorder: see recover", part
+            ) from None
+        except OSError as failure:
+            raise CaptureError(f"cannot be written: {failure.strerror}", self.path) from None
+        # After the creation of the other name: from now on only this writer publishes this name.
+        if os.path.lexists(self.path):
+            os.unlink(part)
+            os.close(fd)
+            raise NameTaken("exists already; choose another name", self.path)
+        return fd
 
     def packet(
         self,
@@ -148,6 +161,18 @@ class PcapngWriter:
         self._write_or_count(
             lambda: self._try_write(timestamp, written, size, 1, byte_count), 1, byte_count
         )
+
+    def secrets(self, key_log: bytes) -> None:
+        """Append lines of a TLS key log, with which readers open the packets that follow.
+
+        On a full disk they are left out: without them the packets are as useful as without TLS
+        secrets at all.
+        """
+        written = blocks.secrets(key_log)
+        try:
+            self._append([written], len(written))
+        except OSError as failure:
+            self.loss.error = failure.strerror or str(failure)
 
     def burst(self, burst: PacketBurst) -> None:
         """Append several packets by one system call: all are written, or all counted as lost."""
@@ -224,7 +249,8 @@ class PcapngWriter:
             timestamp: Timestamp of the gap record, if lost packets are not reported yet.
 
         Raises:
-            CaptureError: The file could not be synced or renamed; it is left as `.part`.
+            CaptureError: The file could not be synced, or its name exists by now, which is not
+                replaced; it is left as `.part`.
         """
         if self.fd >= 0:
             try:
@@ -232,44 +258,60 @@ class PcapngWriter:
                     self._write_gap_record(timestamp)
             except OSError as failure:
                 self.loss.error = failure.strerror or str(failure)
-            self._close_file(sync=True)
-        if self.sync_error:
-            raise CaptureError(
-                f"is not published: it could not be synced to the disk: {self.sync_error}; "
-                "`polymux recover` publishes what can be read of it",
-                self.path + PART_SUFFIX,
-            )
-        try:
-            if not self.published:
-                publish(self.path + PART_SUFFIX, self.path)
-        except OSError as failure:
-            raise CaptureError(f"cannot be published: {failure.strerror}", self.path) from None
+            self._publish_error = self._sync_and_publish()
+            # After the name was given: it is locked until then. The sync reported disk errors.
+            self._release()
+        if self._publish_error is not None:
+            raise self._publish_error
         self.published = True
         return self.path
+
+    def _sync_and_publish(self) -> CaptureError | None:
+        """Cut the file to size, sync it and give it its name. Returns why that failed."""
+        part = self.path + PART_SUFFIX
+        self._wait_for_sync()
+        self._directory_synced = True  # publishing syncs the directory anyway
+        try:
+            os.ftruncate(self.fd, self.size)  # remove what a failed write may have left
+        except OSError as failure:
+            self.sync_error = self.sync_error or failure.strerror or str(failure)
+        self.sync_descriptor(self.fd)
+        if self.sync_error:
+            return CaptureError(
+                f"is not published: it could not be synced to the disk: {self.sync_error}; "
+                "`polymux recover` publishes what can be read of it",
+                part,
+            )
+        try:
+            publish(part, self.path)
+        except FileExistsError:
+            return CaptureError(
+                f"has appeared meanwhile and is not replaced: the recording is left as {part}; "
+                "move the other file away, then use `polymux recover`",
+                self.path,
+            )
+        except OSError as failure:
+            return CaptureError(f"cannot be published: {failure.strerror}", self.path)
+        return None
 
     def discard(self) -> None:
         """Delete the file instead of publishing it: for a file without packets."""
         if self.fd >= 0:
-            self._close_file(sync=False)
+            self._wait_for_sync()
             with contextlib.suppress(OSError):
-                os.unlink(self.path + PART_SUFFIX)
+                os.unlink(self.path + PART_SUFFIX)  # while it is locked
+            self._release()
 
-    def _close_file(self, sync: bool) -> None:
-        """Close the descriptor. With `sync`, a failure to sync is stored in `sync_error`."""
+    def _wait_for_sync(self) -> None:
         if self._syncing is not None:
             self._syncing.result()
+
+    def _release(self) -> None:
+        """Close the descriptor, which releases the lock."""
         fd, self.fd = self.fd, -1
-        if sync:
-            self._directory_synced = True  # publishing syncs the directory anyway
-            try:
-                os.ftruncate(fd, self.size)  # remove what a failed write may have left
-            except OSError as failure:
-                self.sync_error = self.sync_error or failure.strerror or str(failure)
-            self.sync_descriptor(fd)
-        try:
-            os.close(fd)
-        except OSError as failure:
-            self.sync_error = self.sync_error or failure.strerror or str(failure)
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def __enter__(self) -> PcapngWriter:
         return self

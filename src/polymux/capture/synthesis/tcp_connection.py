@@ -38,6 +38,7 @@ class TcpConnectionWriter:
         timestamp: Nanoseconds since 1970 of the handshake, which is written at once.
         comment: Comment of the first packet, repeated on the first packet in each further file,
             so that every file describes its own content. See `hint_comment`.
+        note: A second comment in the same places, for people: no reader interprets it.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class TcpConnectionWriter:
         timestamp: int,
         *,
         comment: str = "",
+        note: str = "",
     ) -> None:
         self._sink = sink
         self._templates = (HeaderTemplate(dialer, acceptor, 0), HeaderTemplate(acceptor, dialer, 1))
-        self._comment = blocks.comment(comment)
+        self._comment = blocks.comments(comment, note)
         self._commented_epoch = -1
         self._ended = [False, False]
         isn = timestamp >> 6 & 0xFFFFFFFF

@@ -4,6 +4,7 @@
 Problem: the packets of a connection may be spread over several capture files: a rotation, two
 interfaces, a file for each direction. Clocks may step or differ between files, files may overlap
 and contain the same packet twice, and a pair of endpoints may be reused for another connection.
+A huge flow has more references than fit into memory.
 
 Idea: a merge of sorted inputs, in one pass over the references, without reading payload.
 
@@ -12,9 +13,15 @@ Idea: a merge of sorted inputs, in one pass over the references, without reading
 - Between files, cursors are merged by `merge_key`, the latest timestamp each has reached, which
   never decreases even if the clock of the file does. Files that do not overlap in time therefore
   follow each other completely.
+- The files of one rotated recording say their number. Each begins where the one before ends, and
+  its merge key goes on from there, however the clock has stepped in between (`RecordedFiles`).
 - `DuplicateFilter` drops a packet that was already seen at the same timestamp.
 - `ConnectionSplitter` decides which packet starts a new session.
-- `SessionPrescan` collects facts about each session on the way.
+- `SessionPrescan` collects facts about each session on the way: the dialer, first and last
+  timestamp, files and hint, and whether the captured order of the two directions can be trusted.
+- References (`RefBlock`) and their order (`PagedInts`) are read from front to back, a few times.
+  What is stored outside of memory is read a window at a time, so that a flow of any length takes
+  the same memory.
 
 Invariants after `arrange`:
 
@@ -26,7 +33,8 @@ Invariants after `arrange`:
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import BinaryIO, Final
 
 from librt.strings import read_i64_le
 from librt.vecs import append, vec
@@ -34,24 +42,22 @@ from mypy_extensions import i64
 
 from polymux.capture.packets.packet_refs import (
     ACK,
+    CAPTURED_BITS,
     CAPTURED_MASK,
     FIN,
     LOW32,
+    REF_BYTES,
     RST,
     SAME_PACKET_MASK,
     SYN,
+    as_byte_view,
 )
-from polymux.capture.tcp.ref_storage import (
-    NO_OFFSET,
-    PagedInts,
-    RefBlock,
-    RefWindowCache,
-    SpoolFactory,
-    StoredRefs,
-)
-from polymux.capture.tcp.session_prescan import SessionPrescan
+from polymux.capture.pcapng.scanner import MAX_TIMESTAMP
 
 NO_SESSION_START: Final[i64] = -1
+MIN_MERGE_KEY: Final[i64] = -0x4000000000000000  # before every timestamp
+# Bound of `FileCursor.key_shift`, 73 years: a timestamp plus this does not overflow.
+MAX_KEY_SHIFT: Final[i64] = 0x1FFFFFFFFFFFFFFF
 # Packets with the same timestamp that are remembered, beside the first, to detect duplicates.
 MAX_REMEMBERED_PACKETS: Final[i64] = 64
 # After a session has ended, bytes further than this from its end belong to another session.
@@ -73,8 +79,11 @@ class FileCursor:
         self.backward_block: RefBlock = self.current_block
         self.forward_offset: i64 = NO_OFFSET
         self.backward_offset: i64 = NO_OFFSET
-        self.merge_key: i64 = -0x4000000000000000  # latest timestamp so far: files are merged by it
+        self.merge_key: i64 = MIN_MERGE_KEY  # latest timestamp so far: files are merged by it
         self.was_left: bool = False  # a packet of another file came after one of this
+        self.key_shift: i64 = 0  # added to timestamps for `merge_key`: the clock stepped back
+        self.recorded: RecordedFiles | None = None
+        self.file_number: i64 = 0  # in `recorded`
 
     def advance(self) -> bool:
         """Go to the next reference after `current_block` was advanced; False if there is none."""
@@ -95,10 +104,54 @@ class FileCursor:
             block = self.backward_block
         self.current_block = block
         pos = block.seek(block.next_record)  # before `refs` is read: it may load a window
-        timestamp = read_i64_le(block.refs, pos + 8)
+        timestamp = read_i64_le(block.refs, pos + 8) + self.key_shift
         if timestamp > self.merge_key:
             self.merge_key = timestamp
         return True
+
+    def begin_after(self, key: i64, first: i64) -> None:
+        """Begin no earlier than at merge key `key`, for a file whose clock began at `first`."""
+        if key > MAX_TIMESTAMP:
+            key = MAX_TIMESTAMP
+        if key > first:
+            self.key_shift = key - first
+            if self.key_shift > MAX_KEY_SHIFT:
+                self.key_shift = MAX_KEY_SHIFT
+            self.merge_key += self.key_shift
+
+
+class RecordedFiles:
+    """The files of one rotated recording, in the order in which they were written.
+
+    Files with the same number, copies or pieces of one, are merged with each other.
+    """
+
+    def __init__(self) -> None:
+        self.cursors: list[FileCursor] = []  # by ascending number after `sort`
+        self.started: i64 = 0  # how many of them were started
+        self.unfinished: i64 = 0  # how many of those have packets left
+
+    def sort(self) -> None:
+        self.cursors.sort(key=file_number)
+
+    def start_next(self, key: i64) -> list[FileCursor]:
+        """Start the files with the next number; those before ended at merge key `key`."""
+        following: list[FileCursor] = []
+        while self.started < len(self.cursors):
+            cursor = self.cursors[self.started]
+            if len(following) > 0 and cursor.file_number != following[0].file_number:
+                break
+            following.append(cursor)
+            self.started += 1
+        self.unfinished = len(following)
+        if len(following) > 0:
+            first = following[0].merge_key
+            for cursor in following:
+                if cursor.merge_key < first:
+                    first = cursor.merge_key
+            for cursor in following:
+                cursor.begin_after(key, first)
+        return following
 
 
 class FlowOrder:
@@ -117,15 +170,31 @@ class FlowOrder:
         self.prescans: list[SessionPrescan] = []  # one for each session
         self.interleaved: bool = False
         self.duplicate_packets: i64 = 0
+        self.recordings: dict[str, RecordedFiles] = {}
 
-    def add_file(self, ranges: list[tuple[StoredRefs, StoredRefs]]) -> None:
-        """Add the references of the next file: both directions of each of its ranges, in order."""
+    def add_file(
+        self,
+        ranges: list[tuple[StoredRefs, StoredRefs]],
+        recording: str = "",
+        number: i64 = 0,
+    ) -> None:
+        """Add the references of the next file: both directions of each of its ranges, in order.
+
+        `recording` and `number` are its place in a rotated recording; "" if it is in none.
+        """
         cursor = FileCursor(len(self.cursors))
         for forth, back in ranges:
             cursor.forward_blocks.append(self.add_ref_block(forth, 0, cursor.file))
             cursor.backward_blocks.append(self.add_ref_block(back, 1, cursor.file))
         cursor.advance()
         self.cursors.append(cursor)
+        if recording != "":
+            if recording not in self.recordings:
+                self.recordings[recording] = RecordedFiles()
+            recorded = self.recordings[recording]
+            recorded.cursors.append(cursor)
+            cursor.recorded = recorded
+            cursor.file_number = number
 
     def add_ref_block(self, stored: StoredRefs, direction: i64, file: i64) -> RefBlock:
         block = RefBlock(stored, direction, file, len(self.ref_blocks), self.window_cache)
@@ -144,7 +213,12 @@ class FlowOrder:
             total += block.count
         order = self.order
         order.allocate(total)
-        self.cursors.sort(key=first_timestamp)
+        # Files that may start when it is their turn; of a recording only the first.
+        startable = [cursor for cursor in self.cursors if cursor.recorded is None]
+        for recorded in self.recordings.values():
+            recorded.sort()
+            startable.extend(recorded.start_next(MIN_MERGE_KEY))
+        startable.sort(key=first_timestamp)
         duplicates = DuplicateFilter()
         splitter = ConnectionSplitter()
         prescan = SessionPrescan()
@@ -161,8 +235,8 @@ class FlowOrder:
                 for candidate in active:
                     if cursor is None or candidate.merge_key < cursor.merge_key:
                         cursor = candidate
-            if waiting < len(self.cursors):
-                following = self.cursors[waiting]
+            if waiting < len(startable):
+                following = startable[waiting]
                 if cursor is None or following.merge_key <= cursor.merge_key:
                     waiting += 1
                     active.append(following)
@@ -212,9 +286,20 @@ class FlowOrder:
                 self.count += 1
             if not cursor.advance():
                 active.remove(cursor)
+                self.start_following(cursor, active)
         order.finish()
         for session in outdated:
             self.prescans[session] = self.prescan_session(session)
+
+    def start_following(self, ended: FileCursor, active: list[FileCursor]) -> None:
+        """Add the files that follow `ended` in its recording to those being merged."""
+        recorded = ended.recorded
+        if recorded is None:
+            return
+        recorded.unfinished -= 1
+        if recorded.unfinished == 0:
+            active.extend(recorded.start_next(ended.merge_key))
+            self.window_cache.expect_files(len(active))
 
     def prescan_session(self, number: i64) -> SessionPrescan:
         """Pre-scan a session again, once its boundaries are known."""
@@ -233,6 +318,10 @@ class FlowOrder:
                 block, size, read_i64_le(refs, pos + 16), header, read_i64_le(refs, pos + 8)
             )
         return prescan
+
+
+def file_number(cursor: FileCursor) -> int:
+    return cursor.file_number
 
 
 def first_timestamp(cursor: FileCursor) -> int:
@@ -412,3 +501,253 @@ class ConnectionSplitter:
 def follows_syn(isn: i64, seq: i64) -> bool:
     """Whether `seq` is at most 64 KiB after a SYN with initial sequence number `isn`."""
     return (seq - isn - 1) & LOW32 < 65536
+
+
+class SessionPrescan:
+    """Facts about a session, collected packet by packet.
+
+    Directions are those of the flow, -1 if unknown. `hint_block` and `hint_index` are the
+    `RefBlock` and the number of the earliest hint, -1 if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.packets: i64 = 0
+        self.first_at: i64 = 0
+        self.last_at: i64 = 0
+        self.syn_direction: i64 = -1  # direction of the SYN
+        self.syn_ack_direction: i64 = -1  # direction of the SYN-ACK
+        self.dialer_isn: i64 = -1  # initial sequence number of the side that sent the SYN
+        self.first_payload_direction: i64 = -1
+        self.segment_bytes: vec[i64] = vec[i64]([0, 0])  # including retransmissions
+        self.hint_block: i64 = -1
+        self.hint_index: i64 = 0
+        self.files: list[int] = []
+        self.disordered: bool = False
+        self.current_file: i64 = -1
+        self.end_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last byte
+        self.highest_ack: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its bytes
+
+    def add_packet(
+        self, block: RefBlock, size: i64, seq_ack: i64, header: i64, timestamp: i64
+    ) -> None:
+        """Add the next packet, one of `block`: its payload size, and words of its reference."""
+        direction = block.direction
+        syn = header & (SYN << 16) != 0
+        if size > 0:
+            if self.first_payload_direction < 0:
+                self.first_payload_direction = direction
+            self.segment_bytes[direction] += size
+            high = self.end_seq[direction]
+            if acked_before_captured(seq_ack >> 32, size, high, self.highest_ack[direction]):
+                self.disordered = True
+            stop = ((seq_ack >> 32) + size + (1 if syn else 0)) & LOW32
+            if seq_after(stop, high):
+                self.end_seq[direction] = stop
+        elif syn:
+            stop = ((seq_ack >> 32) + 1) & LOW32
+            if seq_after(stop, self.end_seq[direction]):
+                self.end_seq[direction] = stop
+        if header & (ACK << 16) != 0 and seq_after(
+            seq_ack & LOW32, self.highest_ack[1 - direction]
+        ):
+            self.highest_ack[1 - direction] = seq_ack & LOW32
+        if syn:
+            if header & (ACK << 16) == 0:
+                if self.syn_direction < 0:
+                    self.syn_direction = direction
+                    self.dialer_isn = (seq_ack >> 32) & LOW32
+            elif self.syn_ack_direction < 0:
+                self.syn_ack_direction = direction
+                if self.dialer_isn < 0:
+                    self.dialer_isn = (seq_ack - 1) & LOW32
+        if self.hint_block < 0 and (header >> 24) & 255 != 0:
+            self.hint_block = block.index
+            self.hint_index = (header >> 24) & 255
+        if block.file != self.current_file:
+            self.current_file = block.file
+            if self.current_file not in self.files:
+                self.files.append(self.current_file)
+        self.last_at = timestamp
+        if self.packets == 0:
+            self.first_at = timestamp
+        self.packets += 1
+
+    def has_packets(self, direction: i64) -> bool:
+        """Whether a packet of this direction was captured. A RST without ACK is not noticed."""
+        return self.end_seq[direction] >= 0 or self.highest_ack[1 - direction] >= 0
+
+
+def acked_before_captured(seq: i64, size: i64, high: i64, acked: i64) -> bool:
+    """Whether the new bytes among these were acknowledged before they were captured."""
+    if high < 0 or acked < 0 or not seq_after((seq + size) & LOW32, high):
+        return False
+    start = seq & LOW32
+    if seq_after(high, start):
+        start = high
+    return seq_after(acked, start)
+
+
+def seq_after(seq: i64, other: i64) -> bool:
+    """Whether a sequence number comes after another; anything comes after -1."""
+    return other < 0 or 0 < (seq - other) & LOW32 < 0x80000000
+
+
+# Records of a window of stored references, and windows in memory: one for each direction of each
+# file that is being merged, and two to spare.
+WINDOW_RECORDS: Final[i64] = 2048
+SPARE_WINDOWS: Final[i64] = 2
+# Entries of a page of `PagedInts`, and pages kept in memory.
+PAGE_BITS: Final[i64] = 16
+PAGE_ENTRIES: Final[i64] = 65536
+ENTRY_BYTES: Final[i64] = 8
+MAX_PAGES_IN_MEMORY: Final[i64] = 8
+
+NO_OFFSET: Final[i64] = 0x7FFFFFFFFFFFFFFF  # beyond every file
+
+# Packed references; or if they are stored outside, b"" and a function that reads bytes of them by
+# offset and size; and the number of records.
+StoredRefs = tuple[bytes, Callable[[int, int], bytes] | None, int]
+SpoolFactory = Callable[[], BinaryIO]
+
+
+class RefWindowCache:
+    """Limits how many stored blocks have a window in memory: those loaded last."""
+
+    def __init__(self) -> None:
+        self.loaded: list[RefBlock] = []
+        self.max_loaded: i64 = SPARE_WINDOWS + 2
+
+    def expect_files(self, files: i64) -> None:
+        """Allow for windows of both directions of `files` files that are merged."""
+        if SPARE_WINDOWS + 2 * files > self.max_loaded:
+            self.max_loaded = SPARE_WINDOWS + 2 * files
+
+    def load(self, block: RefBlock, record: i64) -> None:
+        """Load the window with `record` into the block."""
+        stored = block.stored
+        if stored is None or record < 0 or record >= block.count:
+            raise IndexError("no such reference")
+        first = record - record % WINDOW_RECORDS
+        size = block.count - first
+        if size > WINDOW_RECORDS:
+            size = WINDOW_RECORDS
+        refs = stored(first * REF_BYTES, size * REF_BYTES)
+        if len(refs) != size * REF_BYTES:
+            raise ValueError("stored references are fewer than they were")
+        if block.loaded_count == 0:
+            self.loaded.append(block)
+            if len(self.loaded) > self.max_loaded:
+                oldest = self.loaded.pop(0)
+                oldest.refs = b""
+                oldest.loaded_count = 0
+        block.refs = refs
+        block.first_record = first
+        block.loaded_count = size
+
+
+class RefBlock:
+    """References of one direction in one range of one file.
+
+    `refs` are those in memory: `loaded_count` records from number `first_record` on.
+    """
+
+    def __init__(
+        self, source: StoredRefs, direction: i64, file: i64, index: i64, cache: RefWindowCache
+    ) -> None:
+        self.refs: bytes = source[0]
+        self.stored: Callable[[int, int], bytes] | None = source[1]
+        self.count: i64 = source[2]
+        self.direction: i64 = direction
+        self.file: i64 = file
+        self.index: i64 = index  # in `FlowOrder.ref_blocks`
+        self.cache: RefWindowCache = cache
+        self.first_record: i64 = 0
+        self.loaded_count: i64 = len(self.refs) // REF_BYTES
+        self.next_record: i64 = 0
+
+    def seek(self, record: i64) -> i64:
+        """Position of a record in `refs`. May load another window: read `refs` after this call."""
+        row = record - self.first_record
+        if row < 0 or row >= self.loaded_count:
+            self.cache.load(self, record)
+            row = record - self.first_record
+        return row * REF_BYTES
+
+    def next_offset(self) -> i64:
+        """File offset of the next packet; NO_OFFSET if there is none."""
+        if self.next_record >= self.count:
+            return NO_OFFSET
+        pos = self.seek(self.next_record)
+        return read_i64_le(self.refs, pos) >> CAPTURED_BITS
+
+
+class PagedInts:
+    """A sequence of integers that is written once, front to back, and then read.
+
+    Call `allocate` with the maximum number, `add` for each, then `finish`. Pages beyond
+    `MAX_PAGES_IN_MEMORY` go to the file that `open_spool` returns, if given; its owner closes it.
+    """
+
+    def __init__(self, open_spool: SpoolFactory | None) -> None:
+        self.count: i64 = 0
+        self.open_spool: SpoolFactory | None = open_spool
+        self.spool_file: BinaryIO | None = None
+        self.pages: list[bytes] = []
+        self.write_words: vec[i64] = vec[i64]()  # the page being written
+        self.read_page: bytes = b""  # the page read last, with entries `read_begin` to `read_end`
+        self.read_begin: i64 = 0
+        self.read_end: i64 = 0
+
+    def allocate(self, entries: i64) -> None:
+        """Prepare for at most `entries` integers."""
+        self.write_words = vec[i64]([0] * (entries if entries < PAGE_ENTRIES else PAGE_ENTRIES))
+
+    def add(self, entry: i64) -> None:
+        """Append an integer."""
+        self.write_words[self.count & (PAGE_ENTRIES - 1)] = entry
+        self.count += 1
+        if self.count & (PAGE_ENTRIES - 1) == 0:
+            self.flush_page()
+
+    def flush_page(self) -> None:
+        """Store the page being written."""
+        used = self.count - ((self.count - 1) & -PAGE_ENTRIES)
+        page = bytes(as_byte_view(self.write_words, used)[: used * ENTRY_BYTES])
+        if len(self.pages) < MAX_PAGES_IN_MEMORY or self.open_spool is None:
+            self.pages.append(page)
+            return
+        if self.spool_file is None:
+            self.spool_file = self.open_spool()
+        self.spool_file.write(page)
+
+    def finish(self) -> None:
+        """End writing; only reads may follow."""
+        if self.count & (PAGE_ENTRIES - 1) != 0:
+            self.flush_page()
+        self.write_words = vec[i64]()
+
+    def __getitem__(self, index: i64) -> i64:
+        if index < self.read_begin or index >= self.read_end:
+            self.load_page(index)
+        return read_i64_le(self.read_page, (index - self.read_begin) * ENTRY_BYTES)
+
+    def load_page(self, index: i64) -> None:
+        """Load the page with the entry `index`."""
+        if index < 0 or index >= self.count:
+            raise IndexError("no such entry")
+        number = index >> PAGE_BITS
+        begin = number << PAGE_BITS
+        size = self.count - begin
+        if size > PAGE_ENTRIES:
+            size = PAGE_ENTRIES
+        if number < len(self.pages):
+            self.read_page = self.pages[number]
+        else:
+            file = self.spool_file
+            assert file is not None  # pages beyond those in memory were written to it
+            file.seek((begin - (MAX_PAGES_IN_MEMORY << PAGE_BITS)) * ENTRY_BYTES)
+            self.read_page = file.read(size * ENTRY_BYTES)
+            if len(self.read_page) != size * ENTRY_BYTES:
+                raise ValueError("the stored order of a flow is shorter than it was")
+        self.read_begin = begin
+        self.read_end = begin + size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,19 +14,29 @@ from polymux.capture.io.file_pool import FileReader
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.read_runs import ReadRun, read_run
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.flow_filter import endpoint_text, flow_endpoints
+from polymux.capture.packets.flows import (
+    FLOW_KEY_BYTES,
+    endpoint_text,
+    flow_endpoints,
+    sensor_of_flow,
+)
 from polymux.capture.packets.indexer import FlowRefs
 from polymux.capture.pcapng.comments import read_hint
-from polymux.capture.tcp.events import FINISHED, GAP, PAYLOAD, TcpEvents
-from polymux.capture.tcp.flow_order import FlowOrder
-from polymux.capture.tcp.reassembly import Reassembler
-from polymux.capture.tcp.ref_storage import SpoolFactory, StoredRefs
-from polymux.capture.tcp.session_prescan import SessionPrescan
+from polymux.capture.tcp.file_groups import group_rows
+from polymux.capture.tcp.flow_order import FlowOrder, SessionPrescan, SpoolFactory, StoredRefs
+from polymux.capture.tcp.reassembly import FINISHED, GAP, PAYLOAD, Reassembler, TcpEvents
+from polymux.capture.tcp.repeated_bytes import find_repeated_bytes
 
 # Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
 # smaller the batches, the more pages are still in the caches for the next flow.
 BATCH_BYTES = 256 * 1024
 _MIN_EPHEMERAL_PORT = 32768
+# Copies compared in a session of captures that are not local files: each may take two requests.
+MAX_REMOTE_COMPARISONS = 64
+KEPT_APART = (
+    "other captures have a different connection with these addresses at the same time, and were "
+    "kept apart; name their sensors with --sensor-from"
+)
 _NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")
 
 ReadAt = Callable[[int, int], bytes]
@@ -68,6 +79,19 @@ class StreamPiece:
         return self.end is None and not self.data
 
 
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Bytes of `side` that were captured again with other content; the first copy was taken.
+
+    `position` is that of the first differing byte in the side's stream, `timestamp` that of the
+    later packet in nanoseconds.
+    """
+
+    side: int
+    position: int
+    timestamp: int
+
+
 class TcpSession:
     """One TCP connection as captured. Times are in nanoseconds since 1970.
 
@@ -93,7 +117,12 @@ class TcpSession:
         read_ahead: ReadAhead | None = None,
     ) -> None:
         self.flow = flow
-        """The 36-byte flow key; together with `started_at` it identifies the session."""
+        """The flow key (`flows`); together with `started_at` it identifies the session."""
+        self.sensor = sensor_of_flow(flow)
+        """Where it was captured."""
+        self.connection_id = _connection_id(flow, int(prescan.dialer_isn))
+        """The same for all sessions of one TCP connection, captured at different sensors; None if
+        its SYN was not captured."""
         self.started_at: int = prescan.first_at
         self.ended_at: int = prescan.last_at
         self.packets = int(prescan.packets)
@@ -111,7 +140,7 @@ class TcpSession:
         self.unseen_side = captured.index(False) if any(captured) and not all(captured) else None
         """The side of which no packet was captured, 0 or 1; None if both were captured."""
         hint = hints[prescan.hint_block][prescan.hint_index] if prescan.hint_block >= 0 else ""
-        self.protocol_hint, self.vantage_hint = read_hint(hint)
+        self.protocol_hint, self.vantage_hint = read_hint(hint) if hint else (None, None)
         if not self.ordered:
             self.note = _append_note(self.note, "the order of its two directions is not proven")
         self.ends: tuple[str | None, str | None] = (None, None)
@@ -121,6 +150,7 @@ class TcpSession:
         """Spans in which each side offered a zero window, or one too small for what followed."""
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans in which each side waited for a retransmission of its bytes."""
+        self._repeated: list[tuple[int, int, int, int]] = []
         self.rtt_ns: int | None = None
         """Round-trip time; None if it could not be measured."""
         self._order = order
@@ -200,11 +230,44 @@ class TcpSession:
                     end = "fin" if kind == FINISHED else "rst"
                     yield StreamPiece(side, timestamp, 0, end=end)
 
+    def events(self, batch_bytes: int = BATCH_BYTES) -> Iterator[TcpEvents]:
+        """All events with the places of their payload in the files, which is not read."""
+        return self._events(batch_bytes)
+
     def scan_packets(self) -> TcpSession:
         """Reassemble without reading payload, so that all attributes are known; returns self."""
         for _ in self._events(1 << 40):
             pass
         return self
+
+    def conflicts(self) -> list[Conflict]:
+        """Compare the bytes that packets repeat with the copies captured before.
+
+        One conflict at most for each packet; of a session, the first 4,096 packets that repeat
+        bytes are compared. In captures that are not local files, only the first
+        `MAX_REMOTE_COMPARISONS` copies are compared. Known once the session was read to its end, or
+        after `scan_packets`.
+
+        Raises:
+            CaptureError: The payload cannot be read.
+        """
+        found = []
+        remote = 0  # comparisons of copies that are not in local files
+        for index, side, position, timestamp in self._repeated:
+            differing = []
+            for copy in find_repeated_bytes(self._order, self._packet_range[0], index):
+                readers = self._readers[copy.file], self._readers[copy.earlier_file]
+                if not all(isinstance(reader, FileReader) for reader in readers):
+                    if remote == MAX_REMOTE_COMPARISONS:
+                        continue
+                    remote += 1
+                one = readers[0](copy.offset, copy.size)
+                other = readers[1](copy.earlier_offset, copy.size)
+                if one != other:
+                    differing.append(copy.skipped + first_difference(one, other))
+            if differing:
+                found.append(Conflict(side, position + min(differing), timestamp))
+        return found
 
     def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
         limits = self._limits
@@ -234,6 +297,7 @@ class TcpSession:
             acceptor.receive_blocked_spans(dialer),
         )
         self.retransmissions = (dialer.retransmission_spans, acceptor.retransmission_spans)
+        self._repeated = reassembler.repeated
         round_trip = reassembler.round_trip()
         self.rtt_ns = round_trip if round_trip >= 0 else None
 
@@ -262,6 +326,29 @@ def sessions_of(
     Raises:
         CaptureError: A file cannot be opened.
     """
+    rows = list(rows)
+    groups = group_rows(rows) if len({row.file for row in rows}) > 1 else [rows]
+    sessions = [
+        session
+        for group in groups
+        for session in _sessions_of_group(group, open_reader, limits, ports, spool, read_ahead)
+    ]
+    if len(groups) > 1:
+        sessions.sort(key=lambda session: session.started_at)
+        for session in sessions:
+            session.note = _append_note(session.note, KEPT_APART)
+    return sessions
+
+
+def _sessions_of_group(
+    rows: Iterable[FlowRefs],
+    open_reader: Callable[[str], ReadAt],
+    limits: CaptureLimits | None,
+    ports: Iterable[int],
+    spool: SpoolFactory | None,
+    read_ahead: ReadAhead | None,
+) -> list[TcpSession]:
+    """The sessions of files that can hold the same connections."""
     ranges_by_start: dict[tuple[str, int], list[FlowRefs]] = {}
     flow = b""
     for row in rows:
@@ -273,17 +360,20 @@ def sessions_of(
     hints: list[tuple[str, ...]] = []
     files: list[str] = []
     ranges: list[tuple[StoredRefs, StoredRefs]] = []
+    place = ("", 0)
     for file, start in sorted(ranges_by_start):
         if files and file != files[-1]:
-            order.add_file(ranges)
+            order.add_file(ranges, *place)
             ranges = []
+        forward, backward = ranges_by_start[file, start]
         if not ranges:
             files.append(file)
-        forward, backward = ranges_by_start[file, start]
+            first = forward if forward.packets else backward
+            place = first.recording, first.file_number
         ranges.append((_stored(forward), _stored(backward)))
         hints += (forward.hints, backward.hints)
     if ranges:
-        order.add_file(ranges)
+        order.add_file(ranges, *place)
     order.arrange()
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
@@ -317,6 +407,12 @@ def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def first_difference(one: bytes, other: bytes) -> int:
+    """The index of the first byte in which two texts differ; they do."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
 def _find_dialer(
     flow: bytes, prescan: SessionPrescan, ports: frozenset[int]
 ) -> tuple[int, str | None]:
@@ -334,6 +430,15 @@ def _find_dialer(
     if prescan.first_payload_direction >= 0:
         return prescan.first_payload_direction, note + "the dialer sends first"
     return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
+
+
+def _connection_id(flow: bytes, dialer_isn: int) -> str | None:
+    """A hash of a connection's endpoints and the dialer's initial sequence number."""
+    if dialer_isn < 0:
+        return None
+    digest = hashlib.blake2b(flow[:FLOW_KEY_BYTES], digest_size=8)
+    digest.update(dialer_isn.to_bytes(4, "little"))
+    return digest.hexdigest()
 
 
 def _append_note(note: str | None, more: str) -> str:

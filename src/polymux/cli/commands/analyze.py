@@ -7,6 +7,7 @@ The options have three groups, which the help texts name: what to analyze, how t
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -27,14 +28,21 @@ from rich.progress import (
 from rich.text import Text
 
 from polymux.analysis.options import AnalysisOptions, parse_ports
-from polymux.capture import FlowFilter
+from polymux.capture import FlowFilter, SensorNaming
 from polymux.cli.commands.analyze_watch import run_watch, single_directory, watch_options
-from polymux.cli.support.capture_options import PROTOCOL_HELP, fail_on_option
+from polymux.cli.support.capture_options import (
+    PROTOCOL_HELP,
+    fail_on_option,
+    keys_option,
+    read_keys,
+    sensor_options,
+)
 from polymux.cli.support.capture_walk import warn_about_file
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_UNREADABLE, fail_on_exit_code
 from polymux.cli.support.output import console as standard_output
-from polymux.cli.support.output import format_value, plural
+from polymux.cli.support.output import format_value, plural, warn
+from polymux.text.units import MIB, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,12 +50,14 @@ if TYPE_CHECKING:
     from polymux.spark.batch.pipeline import Analysis
     from polymux.spark.runtime.job_progress import Progress as StageProgress
 
+SMALL_INPUT_BYTES = 256 * MIB  # one process has analyzed this before Spark has started
+
 
 @click.command(
     epilog="Example: polymux analyze captures/ --out tables --port 9000=mplex", no_args_is_help=True
 )
 @click.argument("captures", nargs=-1, required=True)
-@click.option("--out", required=True, help="Directory for the tables; replaced as a whole.")
+@click.option("--out", required=True, help="Directory for the tables; replaced all at once.")
 @click.option(
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
     help=PROTOCOL_HELP,
@@ -57,6 +67,8 @@ if TYPE_CHECKING:
     help="Only this port, and optionally its protocol: 9000=mplex.",
 )  # fmt: skip
 @click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
+@sensor_options
+@keys_option
 @click.option("--content", is_flag=True, help="Also write the payload, as the table content.")
 @click.option(
     "--report/--no-report", "with_report", default=True, show_default=True,
@@ -80,6 +92,7 @@ def analyze(
     protocol: str,
     ports: tuple[str, ...],
     filters: tuple[str, ...],
+    key_files: tuple[str, ...],
     content: bool,
     master: str,
     confs: tuple[str, ...],
@@ -93,6 +106,8 @@ def analyze(
     session_timeout: float,
     idle_timeout: float,
     dedup_window: float,
+    sensor: str,
+    sensor_from: str,
 ) -> None:
     """Analyze captures and write tables: sessions, streams, frames, violations, stalls, timeline.
 
@@ -107,10 +122,12 @@ def analyze(
     try:
         port_map = parse_ports(ports)
         FlowFilter(port_map, filters)
+        sensors = SensorNaming(sensor, sensor_from)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     settings = parse_spark_conf(confs)
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
+    read_keys(key_files)
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
@@ -118,25 +135,34 @@ def analyze(
         with spark_session(master, memory=memory, conf=settings) as spark:
             run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
-                content=content, available_now=available_now, interval=interval,
+                content=content, keys=key_files, available_now=available_now, interval=interval,
                 timeouts=(session_grace, session_timeout, idle_timeout, dedup_window),
+                sensors=sensors,
             )  # fmt: skip
         return
-    find_inputs(captures)
+    inputs = find_inputs(captures)
     check_output(out)
     console = Console(stderr=True)
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
             spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
+        mention_report(captures, sum(file.size for file in inputs), with_report)
         with stage_progress(spark, console) as on_stage:
             done = run(
                 spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
-                content=content, on_stage=on_stage,
+                content=content, keys=key_files, on_stage=on_stage, sensors=sensors,
             )  # fmt: skip
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
-    code = EXIT_UNREADABLE if done.unread or done.total.failures else 0
+    code = EXIT_UNREADABLE if done.unread else 0
     context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
+
+
+def mention_report(captures: Sequence[str], size: int, with_report: bool) -> None:
+    """Say that a small input needs no Spark for its report."""
+    if with_report and 0 < size <= SMALL_INPUT_BYTES:
+        command = " ".join(map(shlex.quote, ("polymux", "report", *captures)))
+        warn(f"{size_text(size)} are quick without Spark: {command}")
 
 
 def parse_spark_conf(pairs: Sequence[str]) -> dict[str, str]:
@@ -222,6 +248,9 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
         out.print(f"conservation: bytes are unaccounted for in {sessions}: {names}")
     for capture in analysis.unread:
         warn_about_file(capture)
+    if analysis.capture_bytes:
+        ratio = analysis.read_bytes / analysis.capture_bytes
+        out.print(f"read: {ratio:.2f} bytes for each byte of the captures")
     out.print(f"tables: {relative_path(analysis.out)}", markup=False)
     if report_path:
         out.print(f"report: {relative_path(report_path)}", markup=False)

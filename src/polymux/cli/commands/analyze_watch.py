@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from polymux.capture import SensorNaming
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.signals import stop_requested
 from polymux.core.errors import CaptureError, PolymuxError
@@ -70,9 +71,11 @@ def run_watch(
     ports: Sequence[str],
     filters: Sequence[str],
     content: bool,
+    keys: Sequence[str],
     available_now: bool,
     interval: float,
     timeouts: tuple[float, float, float, float],
+    sensors: SensorNaming,
 ) -> None:
     """Follow `folder` until SIGINT or SIGTERM, or until everything is read; report every batch.
 
@@ -82,6 +85,7 @@ def run_watch(
     Raises:
         PolymuxError: The query failed.
     """
+    from polymux.spark.runtime.task_errors import raised_in_task
     from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following
 
@@ -95,10 +99,12 @@ def run_watch(
             ports=ports,
             filters=filters,
             content=content,
+            keys=keys,
             timeouts=SessionTimeouts(*timeouts),
             available_now=available_now,
             interval=interval,
             on_batch=printer.print_batch,
+            sensors=sensors,
         )
         try:
             warn(f"watching {folder}, tables in {out}")
@@ -110,6 +116,9 @@ def run_watch(
             printer.close()
     problem = query.exception()
     if problem is not None:
+        error = raised_in_task(str(problem))
+        if error is not None:
+            raise error
         text = str(problem).strip().splitlines()
         raise PolymuxError(f"watching stopped: {next((line for line in text if line), '')}")
 

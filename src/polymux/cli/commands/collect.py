@@ -14,11 +14,26 @@ from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import verbose_option, with_frame_log
 from polymux.cli.support.output import plural, warn
+from polymux.cli.support.peer_io import (
+    audit_option,
+    backlog_option,
+    check_origins,
+    open_audit_log,
+    origin_option,
+    per_host_option,
+)
+from polymux.cli.support.queued_output import queued_output
+from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.tls_options import (
+    allowed_clients,
+    is_secure,
+    listening_context,
+    listening_tls_options,
+)
 from polymux.core.errors import CaptureError, UnwritableOutput
 from polymux.core.limits import Timeouts
 from polymux.protocols.registry import parse_protocol
-from polymux.record import tls_contexts as tls
 from polymux.record.collector import Collector, CollectorLimits
 from polymux.record.durable_log import NotDurable, SyncPolicy
 
@@ -53,25 +68,27 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
               help="Publish a file after this many seconds.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1), default=1024, show_default=True,
               help="Most sessions at a time.")  # fmt: skip
-@click.option("--per-host", type=click.IntRange(0), default=0,
-              help="Most sessions from one address; 0 for no limit.")  # fmt: skip
+@per_host_option
 @click.option("--streams", type=click.IntRange(1), default=1024, show_default=True,
               help="Most open streams per session.")  # fmt: skip
 @click.option("--buffer", callback=parse_size, default="256M", show_default=True,
               help="Most bytes in memory, for all sessions together.")  # fmt: skip
 @click.option("--session-buffer", callback=parse_size, default="16M", show_default=True,
               help="Most bytes in memory for one session.")  # fmt: skip
+@click.option("--max-disk", callback=parse_size, default="0",
+              help="Most bytes of all files in --out, such as 10G; then senders wait until files "
+              "were removed.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
               help="Seconds a session without flow control may wait for the disk.")  # fmt: skip
 @click.option("--minmux-streams", callback=parse_ids, default="",
               help="Minmux ids that get credit before the peer sends anything: 1,3,5.")  # fmt: skip
 @click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True,
               help="Seconds for open streams to finish when stopped.")  # fmt: skip
-@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Its private key (PEM), mode 0600.")
-@click.option(
-    "--client-ca", help="Authorities (PEM) that must have signed the senders' certificates."
-)
+@audit_option
+@origin_option
+@backlog_option
+@listening_tls_options
+@recording_sensor_option
 @verbose_option
 @click.pass_context
 def collect(
@@ -83,23 +100,30 @@ def collect(
     rotate_size: int,
     rotate_time: float,
     clients: int,
-    per_host: int,
+    per_host: int | None,
     streams: int,
     buffer: int,
     session_buffer: int,
+    max_disk: int,
     pause: float,
     minmux_streams: list[int],
     grace: float,
+    audit: str | None,
+    origins: tuple[str, ...],
+    backlog: int,
     cert: str | None,
     key: str | None,
     client_ca: str | None,
+    crl: str | None,
+    allow: tuple[str, ...],
+    sensor: str,
     verbose: bool,
 ) -> None:
     """Accept sessions and write what they send to the directory --out, as captures.
 
-    Data is acknowledged to its sender only when it is durable. The command stops on SIGINT or
-    SIGTERM. Files left by a collector that was killed are published when the next one starts with
-    the same --out. Exit code 5 if the disk failed.
+    Data is acknowledged to its sender only when it is durable. The command stops on SIGINT,
+    SIGTERM or SIGHUP. Files left by a collector that was killed are published when the next one
+    starts with the same --out. Exit code 5 if the disk failed.
     """
     if len(protocols) not in (1, len(urls)):
         raise click.UsageError("give one --protocol for all, or one for each --listen")
@@ -107,7 +131,9 @@ def collect(
         protocols *= len(urls)
     for text in protocols:
         parse_protocol(text)
-    context_tls = tls.server_context(cert, key, client_ca) if cert is not None else None
+    check_origins(origins, urls)
+    senders = allowed_clients(allow, urls, client_ca)
+    context_tls = listening_context(urls, cert, key, client_ca, crl)
 
     async def run() -> int:
         stop = stop_event()  # before "listening" is printed: a signal may follow at once
@@ -116,9 +142,19 @@ def collect(
             sync=sync,
             rotate_bytes=rotate_size,
             rotate_seconds=rotate_time,
-            limits=CollectorLimits(clients, per_host, streams, buffer, session_buffer),
+            limits=CollectorLimits(
+                clients=clients,
+                per_host=per_host,
+                streams=streams,
+                buffer_bytes=buffer,
+                session_buffer_bytes=session_buffer,
+                listen_backlog=backlog,
+                max_disk=max_disk,
+            ),
             timeouts=Timeouts(slow_reader=pause),
             minmux_streams=minmux_streams,
+            meter=audit_log,
+            comment=recording_comment(sensor),
             wrap_recorder=with_frame_log if verbose else None,
         )
         try:
@@ -127,7 +163,9 @@ def collect(
             raise UnwritableOutput(str(problem)) from None
         try:
             for url, protocol in zip(urls, protocols, strict=True):
-                await collector.listen(url, protocol, tls=context_tls)
+                own = context_tls if is_secure(url) else None
+                pages = origins if url.startswith("ws") else ()
+                await collector.listen(url, protocol, tls=own, origins=pages, allow=senders)
         except BaseException as problem:
             await collector.close(0)
             if isinstance(problem, Unreachable):
@@ -135,7 +173,9 @@ def collect(
             raise
         return await run_until_stopped(collector, protocols, grace, stop)
 
-    context.exit(asyncio.run(run()))
+    with queued_output(), open_audit_log(audit) as audit_log:
+        code = asyncio.run(run())
+    context.exit(code)
 
 
 async def run_until_stopped(

@@ -23,14 +23,18 @@ from polymux.cli.support.peer_io import (
     input_pieces,
     live_options,
     open_recorder,
+    secrets_context,
     stream_shape,
 )
+from polymux.cli.support.queued_output import queued_output, wait_for_room
+from polymux.cli.support.tls_options import check_effect
 from polymux.cli.support.waiting import WaitReporter
 from polymux.record import tls_contexts as tls
 
 # The library's remedies name its arguments: here they become options of the command.
 OPTION_OF_ARGUMENT = {
     "give a context that trusts its issuer with tls=...": "name its authority with --ca",
+    "server_hostname=...": "--server-name",
     "timeout=...": "--timeout",
 }
 
@@ -78,6 +82,7 @@ def connect(
     url: str,
     protocol: str,
     record_to: str | None,
+    keep_secrets: bool,
     as_json: bool,
     verbose: bool,
     name: str,
@@ -109,14 +114,26 @@ def connect(
         raise click.UsageError(
             "stdio: this command uses its own input and output; use exec:COMMAND"
         )
+    check_effect(
+        [url],
+        {
+            "--ca": ca,
+            "--server-name": server_name,
+            "--cert": cert,
+            "--key": key,
+            "--insecure": insecure,
+        },
+    )
     trusted = tls.client_context(ca, insecure=insecure, cert=cert, key=key)
     if insecure:
         warn("warning: the peer's certificate is not verified")
+    secret_source = secrets_context(keep_secrets, record_to, url, trusted)
     explicit = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
     client = StreamClient(name, texts, lines, accept, number, timeout, as_json)
 
     async def run() -> None:
-        with open_recorder(record_to, verbose) as recorder:
+        note = "the peer's certificate was not verified" if insecure else ""
+        with open_recorder(record_to, verbose, note, secret_source) as recorder:
             async with dial(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,
                 timeout=timeout, wait=wait, recorder=recorder,
@@ -131,7 +148,8 @@ def connect(
     level = log.level
     log.setLevel(logging.ERROR)  # an error of the one session ends this command anyway
     try:
-        asyncio.run(run())
+        with queued_output(lossless=True):
+            asyncio.run(run())
     except Unreachable as problem:
         text = str(problem)
         for argument, option in OPTION_OF_ARGUMENT.items():
@@ -225,6 +243,7 @@ class StreamClient:
         label, name = stream.state.label(), stream.name
         async for piece in stream:
             self.output.write(piece, label, name)
+            await wait_for_room()
 
     async def run_messages(self, session: OmnistreamsSession) -> None:
         if self.accept:
@@ -256,6 +275,7 @@ class StreamClient:
                 async for question in source:
                     self.waiting_for("the reply")
                     self.output.write(await session.request(question, timeout=self.timeout))
+                    await wait_for_room()
             else:
                 self.output.write(await session.request(source, timeout=self.timeout))
         except TimeoutError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from polymux.analysis.schema.tables import SIDES
-from polymux.cli.support.capture_options import JSON_HELP
+from polymux.cli.support.capture_options import JSON_HELP, keys_option, read_keys
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_FINDINGS
 from polymux.cli.support.output import (
@@ -21,6 +22,11 @@ from polymux.cli.support.output import (
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity, Violation
 
+if TYPE_CHECKING:
+    from polymux.analysis.detection.sample import SessionSample
+    from polymux.analysis.tls.key_log import KeyLog
+    from polymux.analysis.tls.layer import TlsLayer
+
 MAX_INPUT_BYTES = 1 << 20  # most bytes read from standard input
 
 
@@ -33,22 +39,27 @@ MAX_INPUT_BYTES = 1 << 20  # most bytes read from standard input
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
     help="NAME[:key=value,...], or auto to detect it.",
 )  # fmt: skip
+@keys_option
 @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 @click.pass_context
-def decode(context: click.Context, pieces: tuple[str, ...], protocol: str, as_json: bool) -> None:
+def decode(
+    context: click.Context,
+    pieces: tuple[str, ...],
+    protocol: str,
+    key_files: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Decode BYTES, written in hex, and print the frames and violations.
 
     Each argument is a piece that the dialer sent, or the acceptor if it begins with `a:`. `-` reads
-    pieces from standard input, one per line. Exit code 1 if there are violations.
+    pieces from standard input, one per line. Bytes of TLS that begin with its handshake are opened
+    with --keys. Exit code 1 if there are violations.
     """
     from polymux.analysis.detection.detector import detect, select_variant
-    from polymux.analysis.detection.sample import SessionSample
     from polymux.protocols.registry import create, parse_protocol
 
     parsed = [piece for text in pieces for piece in parse_pieces(text)]
-    sample = SessionSample(
-        tuple((side, data, number) for number, (side, data) in enumerate(parsed))
-    )
+    sample, layer = open_pieces(parsed, read_keys(key_files))
     if protocol == "auto":
         detection = detect(sample)
         if detection.protocol is None:
@@ -61,6 +72,8 @@ def decode(context: click.Context, pieces: tuple[str, ...], protocol: str, as_js
     for side, data, timestamp in sample.pieces:
         observer.feed(side, data, timestamp)
     rows, violations = frame_rows(observer), observer.take_violations()
+    if layer is not None:
+        use_wire_offsets(layer, rows, violations)
     if is_interactive(as_json):
         print_frames(variant, rows, violations, undecoded_remarks(observer))
     else:
@@ -95,6 +108,52 @@ def parse_pieces(text: str) -> list[tuple[int, bytes]]:
             f"{format_value(text, 40)!r} is not hex; write '0001 61', or 'a: 0102 6869' for the "
             "acceptor"
         ) from None
+
+
+def open_pieces(
+    pieces: list[tuple[int, bytes]], keys: KeyLog | None
+) -> tuple[SessionSample, TlsLayer | None]:
+    """The bytes to decode: the pieces, or what is inside if they are TLS.
+
+    Raises:
+        click.UsageError: They are TLS and cannot be opened.
+    """
+    from polymux.analysis.detection.sample import SessionSample, add_pieces
+    from polymux.analysis.tls.key_log import KeyLog
+    from polymux.analysis.tls.layer import TlsLayer
+    from polymux.analysis.tls.session import read_client_hello
+    from polymux.capture import StreamBatch
+    from polymux.capture.tcp.reassembly import PAYLOAD, TcpEvents
+
+    sample = SessionSample(
+        tuple((side, data, number) for number, (side, data) in enumerate(pieces))
+    )
+    if read_client_hello(sample.head(0)) is None:
+        return sample, None
+    layer = TlsLayer(keys or KeyLog())
+    events = TcpEvents(max(1, len(pieces)))
+    for number, (side, data) in enumerate(pieces):
+        events.add(side, PAYLOAD, number, len(data), 0, 0)
+    opened = layer.open(StreamBatch(events, b"".join(data for _, data in pieces)))
+    if layer.failure:
+        raise click.UsageError(f"TLS that was not opened: {layer.failure}")
+    inside: list[tuple[int, bytes, int]] = []
+    add_pieces(inside, opened, len(opened.data) + 1)
+    return SessionSample(tuple(inside)), layer
+
+
+def use_wire_offsets(
+    layer: TlsLayer, rows: list[dict[str, object]], violations: list[Violation]
+) -> None:
+    """Change the offsets of frames and violations to those of the bytes that were given."""
+    for row in rows:
+        offset = row["byte_offset"]
+        assert isinstance(offset, int)  # the column's type
+        offsets = layer.offsets[SIDES.index(str(row["sender"]))]
+        row["byte_offset"] = int(offsets.to_wire(offset))
+    for violation in violations:
+        offsets = layer.offsets[violation.sender]
+        violation.byte_offset = int(offsets.to_wire(violation.byte_offset))
 
 
 def frame_rows(observer: Observer) -> list[dict[str, object]]:

@@ -135,7 +135,7 @@ def filter_batch(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from polymux.analysis.arrow.arrays import make_array, make_scalar
+    from polymux.analysis.output.arrow_batches import make_array, make_scalar
 
     mask = None
     for name, value in values.items():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
+import sys
+from abc import ABC, abstractmethod
+from array import array
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
@@ -13,33 +18,34 @@ from polymux.cli.support.capture_options import (
     fail_on_option,
     format_option,
 )
-from polymux.cli.support.capture_walk import analyze_captures
+from polymux.cli.support.capture_walk import analyze_to_rows
 from polymux.cli.support.exit_codes import fail_on_exit_code
+from polymux.cli.support.next_command import next_command
 from polymux.cli.support.output import (
     CSV,
+    JSON,
     TABLE,
     CsvWriter,
     TableColumn,
     console,
     format_value,
-    json_line,
+    json_text,
     plural,
     print_table,
-    rows_of,
     timestamp_text,
 )
+from polymux.cli.support.sorted_spool import SortedSpool
 from polymux.cli.support.stream_ranking import RankedStream, StreamProblems, StreamRanking
 from polymux.report.render.wording import findings_sentence
 from polymux.text.units import duration_text, size_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from polymux.analysis.session.summary import SessionSummary
+    from polymux.analysis.session.analyzer import SessionSummary
 
 DEFAULT_TOP = 50  # most sessions in a table, and most streams unless --top is given
 MAX_LISTED_STREAMS = 100_000  # most streams as JSON or CSV: the worst
 MIN_ID_CHARS = 4  # fewest characters of an abbreviated session id
+ID_CHARS = 16  # of a session id
 MAX_NAME_CHARS = 24  # most characters of a stream's name
 STREAM_COLUMNS = (
     "session_id", "stream", "opener", "name", "opened_at", "closed_at", "ending", "reset_by",
@@ -68,42 +74,197 @@ def ls(
     top: int | None,
 ) -> None:
     """List the sessions and streams of CAPTURES, worst first, each with the reason."""
-    as_table = output_format == TABLE
-    ranking = StreamRanking(top or (DEFAULT_TOP if as_table else MAX_LISTED_STREAMS))
-    sessions: list[SessionSummary] = []
-
-    def emit(table: str, batch: pa.RecordBatch) -> None:
-        if table == "streams":
-            for row in rows_of(table, batch, STREAM_COLUMNS):
-                ranking.add_stream(row)
-        elif table == "violations":
-            for row in rows_of(table, batch):
-                ranking.add_violation(row)
-        else:
-            for row in rows_of(table, batch):
-                ranking.add_stall(row)
+    from polymux.analysis.output.plain_rows import PlainRows
 
     options = request.analysis_options("streams", "violations", "stalls")
-    code = analyze_captures(request, options, emit, sessions.append)
-    streams = ranking.worst_streams()
-    sessions.sort(
-        key=lambda session: (-session.findings, session.ending == "clean", session.started_at)
-    )
-    if as_table:
-        id_length = short_id_length([session.session_id for session in sessions])
-        print_sessions(sessions, ranking.session_problems, id_length)
-        print_streams(streams, ranking.stream_count, id_length)
-        print_totals(sessions)
-    elif output_format == CSV:
-        write_csv(sessions, streams)
-    else:
-        for session in sessions:
-            json_line({"table": "sessions", **session_json(session)})
-        for stream in streams:
-            json_line({"table": "streams", **stream.row, "why": stream.reason})
-    findings = sum(session.findings for session in sessions)
-    stalls = sum(session.stalls for session in sessions)
-    context.exit(fail_on_exit_code(fail_on, findings, stalls, code))
+    max_streams = top or (DEFAULT_TOP if output_format == TABLE else MAX_LISTED_STREAMS)
+    with LISTINGS[output_format](max_streams) as listing:
+        rows = PlainRows(listing.add_rows, {"streams": STREAM_COLUMNS})
+        code = analyze_to_rows(request, options, rows, listing.add_session)
+        listing.write(request)
+    totals = listing.totals
+    context.exit(fail_on_exit_code(fail_on, totals.findings, totals.stalls, code))
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all sessions."""
+
+    sessions: int = 0
+    streams: int = 0
+    frames: int = 0
+    findings: int = 0
+    stalls: int = 0
+    unfinished: int = 0
+    balanced: bool = True
+
+    def add(self, session: SessionSummary) -> None:
+        self.sessions += 1
+        self.streams += session.streams
+        self.frames += session.frames
+        self.findings += session.findings
+        self.stalls += session.stalls
+        self.unfinished += session.unfinished
+        self.balanced &= session.balanced
+
+
+def session_rank(session: SessionSummary) -> tuple[int, int]:
+    """The place of a session in the order: most findings first, clean ones last, then by time."""
+    return -2 * session.findings + (session.ending == "clean"), session.started_at
+
+
+class Listing(ABC):
+    """Takes the rows of each session, then the session; `write` prints all. A context manager.
+
+    Memory is bounded: it grows by some fifty bytes with each session.
+    """
+
+    def __init__(self, max_streams: int) -> None:
+        self.totals = Totals()
+        self.ranking = StreamRanking(max_streams)
+
+    def add_rows(self, table: str, rows: list[dict[str, object]]) -> None:
+        """Take rows of `streams`, `violations` or `stalls`."""
+        for row in rows:
+            if table == "streams":
+                self.add_stream(row)
+            elif table == "violations":
+                self.ranking.add_violation(row)
+            else:
+                self.ranking.add_stall(row)
+
+    @abstractmethod
+    def add_stream(self, row: dict[str, object]) -> None:
+        """Take a row of `streams`, after the violations and stalls of the stream."""
+
+    @abstractmethod
+    def add_session(self, session: SessionSummary) -> None:
+        """Take a session after its last row."""
+
+    @abstractmethod
+    def write(self, request: CaptureRequest) -> None:
+        """Print everything; `request` is what `ls` was given."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the listing holds."""
+
+    def __enter__(self) -> Listing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class JsonListing(Listing):
+    """Prints the sessions, then the streams, as JSON lines."""
+
+    def __init__(self, max_streams: int) -> None:
+        super().__init__(max_streams)
+        self._sessions = SortedSpool()
+        self._streams = SortedSpool(max_streams)
+
+    def add_stream(self, row: dict[str, object]) -> None:
+        ranked = self.ranking.rank(row)
+        text = json_text({"table": "streams", **row, "why": ranked.reason})
+        self._streams.add((ranked.rank, ranked.weight), text.encode())
+
+    def add_session(self, session: SessionSummary) -> None:
+        self.totals.add(session)
+        self.ranking.end_session()
+        text = json_text({"table": "sessions", **session_json(session)})
+        self._sessions.add(session_rank(session), text.encode())
+
+    def write(self, request: CaptureRequest) -> None:
+        for spool in (self._sessions, self._streams):
+            for row in spool.rows():
+                sys.stdout.write(row.decode())
+
+    def close(self) -> None:
+        for spool in (self._sessions, self._streams):
+            spool.close()
+
+
+class CsvListing(Listing):
+    """Prints a row per stream, with columns of its session, and per session without streams."""
+
+    def __init__(self, max_streams: int) -> None:
+        super().__init__(max_streams)
+        self._pending: list[RankedStream] = []  # of the current session
+        self._sessions = SortedSpool()
+        self._streams = SortedSpool(max_streams)
+
+    def add_stream(self, row: dict[str, object]) -> None:
+        self._pending.append(self.ranking.rank(row))
+        if len(self._pending) >= 2 * self.ranking.max_streams + 64:
+            self._pending = sorted(self._pending)[: self.ranking.max_streams]
+
+    def add_session(self, session: SessionSummary) -> None:
+        self.totals.add(session)
+        self.ranking.end_session()
+        of_session = {name: getattr(session, name) for name in _CSV_SESSION_COLUMNS}
+        for stream in self._pending:
+            text = json_text({**of_session, **stream.row, "why": stream.reason})
+            self._streams.add((stream.rank, stream.weight), text.encode())
+        if not self._pending:
+            text = json_text({**of_session, **dict.fromkeys(STREAM_COLUMNS[1:]), "why": None})
+            self._sessions.add(session_rank(session), text.encode())
+        self._pending = []
+
+    def write(self, request: CaptureRequest) -> None:
+        out = CsvWriter()
+        for spool in (self._streams, self._sessions):
+            for row in spool.rows():
+                out.write(json.loads(row))
+
+    def close(self) -> None:
+        for spool in (self._sessions, self._streams):
+            spool.close()
+
+
+class TableListing(Listing):
+    """Prints the worst sessions and streams as tables, then the totals."""
+
+    def __init__(self, max_streams: int) -> None:
+        super().__init__(max_streams)
+        self._sessions: list[tuple[tuple[int, int, int], SessionSummary, str]] = []
+        self._ids = array("Q")
+
+    def add_stream(self, row: dict[str, object]) -> None:
+        self.ranking.add_stream(row)
+
+    def add_session(self, session: SessionSummary) -> None:
+        self.totals.add(session)
+        remark = remark_of(session, self.ranking.end_session())
+        self._sessions.append(((*session_rank(session), self.totals.sessions), session, remark))
+        self._ids.append(int(session.session_id, 16))
+        if len(self._sessions) >= 2 * DEFAULT_TOP:
+            self._sessions = self._worst_sessions()
+
+    def _worst_sessions(self) -> list[tuple[tuple[int, int, int], SessionSummary, str]]:
+        return sorted(self._sessions, key=lambda ranked: ranked[0])[:DEFAULT_TOP]
+
+    def close(self) -> None:
+        self._sessions.clear()
+
+    def write(self, request: CaptureRequest) -> None:
+        id_length = short_id_length(self._ids)
+        worst = [(session, remark) for _, session, remark in self._worst_sessions()]
+        print_sessions(worst, self.totals.sessions, id_length)
+        streams = self.ranking.worst_streams()
+        print_streams(streams, self.ranking.stream_count, id_length)
+        print_totals(self.totals)
+        if worst:
+            command = next_command(request, [session for session, _ in worst], streams)
+            console().print(f"next: {command}", markup=False, soft_wrap=True)
+
+
+LISTINGS: dict[str, type[Listing]] = {JSON: JsonListing, CSV: CsvListing, TABLE: TableListing}
 
 
 def session_json(summary: SessionSummary) -> dict[str, object]:
@@ -113,33 +274,19 @@ def session_json(summary: SessionSummary) -> dict[str, object]:
     return {**row, **{name: getattr(summary, name) for name in counts}}
 
 
-def write_csv(sessions: list[SessionSummary], streams: list[RankedStream]) -> None:
-    """Write a row per stream, with columns of its session, and per session without streams."""
-    out = CsvWriter()
-    by_id = {session.session_id: session for session in sessions}
-    without_streams = dict(by_id)
-    for stream in streams:
-        session_id = str(stream.row["session_id"])
-        without_streams.pop(session_id, None)
-        of_session = {name: getattr(by_id[session_id], name) for name in _CSV_SESSION_COLUMNS}
-        out.write({**of_session, **stream.row, "why": stream.reason})
-    for session in without_streams.values():
-        of_session = {name: getattr(session, name) for name in _CSV_SESSION_COLUMNS}
-        out.write({**of_session, **dict.fromkeys(STREAM_COLUMNS[1:]), "why": None})
-
-
-def short_id_length(ids: list[str]) -> int:
-    """Return how many characters make all of these ids different."""
+def short_id_length(ids: array[int]) -> int:
+    """Return how many characters make all of these ids, of 16 hexadecimal digits, different."""
     length = MIN_ID_CHARS
-    for first, second in pairwise(sorted(ids)):
-        while first[:length] == second[:length] and length < len(first):
+    before = -1
+    for each in sorted(ids):
+        while length < ID_CHARS and before >= 0 and (before ^ each) >> 4 * (ID_CHARS - length) == 0:
             length += 1
+        before = each
     return length
 
 
-def print_sessions(
-    sessions: list[SessionSummary], session_problems: dict[str, StreamProblems], id_length: int
-) -> None:
+def print_sessions(sessions: list[tuple[SessionSummary, str]], total: int, id_length: int) -> None:
+    """Print sessions with their remarks, of `total` in all."""
     columns = (
         TableColumn("session"),
         TableColumn("protocol"),
@@ -154,7 +301,7 @@ def print_sessions(
     )
     lines = []
     remarks = []
-    for session in sessions[:DEFAULT_TOP]:
+    for session, remark in sessions:
         short_id = session.session_id[:id_length]
         lines.append(
             (
@@ -170,12 +317,11 @@ def print_sessions(
                 size_cell(session.bytes_acceptor),
             )
         )
-        remark = remark_of(session, session_problems.get(session.session_id, StreamProblems()))
         if remark:
             remarks.append((short_id, remark))
     print_table("Sessions", columns, lines)
-    if len(sessions) > DEFAULT_TOP:
-        console().print(f"and {len(sessions) - DEFAULT_TOP} more; --format json lists them all")
+    if total > len(sessions):
+        console().print(f"and {total - len(sessions)} more; --format json lists them all")
     if remarks:
         print_table("", (TableColumn("session"), TableColumn("remark", min_width=24)), remarks)
 
@@ -228,16 +374,13 @@ def print_streams(streams: list[RankedStream], total: int, id_length: int) -> No
         console().print(f"and {total - len(streams)} more; --top shows more of them")
 
 
-def print_totals(sessions: list[SessionSummary]) -> None:
+def print_totals(totals: Totals) -> None:
     sums = (
-        (len(sessions), "session"),
-        (sum(session.streams for session in sessions), "stream"),
-        (sum(session.frames for session in sessions), "frame"),
+        (totals.sessions, "session"),
+        (totals.streams, "stream"),
+        (totals.frames, "frame"),
     )
-    stalls = sum(session.stalls for session in sessions)
-    violations = sum(session.findings for session in sessions) - stalls
-    unfinished = sum(session.unfinished for session in sessions)
-    sentence = findings_sentence(violations, stalls, unfinished)
+    sentence = findings_sentence(totals.findings - totals.stalls, totals.stalls, totals.unfinished)
     console().print(f"\n{', '.join(plural(*count) for count in sums)}\n{sentence}")
-    if all(session.balanced for session in sessions):
+    if totals.balanced:
         console().print("conservation: every byte of every session is accounted for")

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import re
+import ssl
 import sys
 from contextlib import suppress
 from typing import Literal
@@ -17,12 +18,27 @@ from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import FrameLog, verbose_option
 from polymux.cli.support.output import plural, warn
+from polymux.cli.support.peer_io import (
+    audit_option,
+    connection_limits,
+    connection_options,
+    open_audit_log,
+)
+from polymux.cli.support.queued_output import queued_output
+from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.tls_options import (
+    allowed_clients,
+    check_effect,
+    listening_context,
+    listening_tls_options,
+)
 from polymux.core.errors import CaptureError
 from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
 from polymux.record.crash_recovery import recover_partial_captures
 from polymux.record.proxy import RecordingProxy
+from polymux.record.secret_log import SecretLog
 
 NOT_VERIFIED_NOTE = "polymux: the upstream's certificate was not verified"
 SyncOption = float | Literal["none", "always"]
@@ -82,11 +98,9 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     "--on-full", type=click.Choice(["gap", "block"]), default="gap", show_default=True,
     help="When the disk is full: forward traffic unrecorded (gap), or stop forwarding (block).",
 )  # fmt: skip
-@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
-@click.option(
-    "--client-ca", help="Authorities (PEM) that must have signed the dialers' certificates."
-)
+@audit_option
+@connection_options
+@listening_tls_options
 @click.option("--ca", help="Authorities (PEM) that verify the upstream's certificate.")
 @click.option(
     "--server-name", help="The name in the upstream's certificate, if it is not its host."
@@ -98,6 +112,13 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     is_flag=True,
     help="Do not verify the upstream's certificate; noted in the capture.",
 )
+@click.option(
+    "--keep-secrets",
+    is_flag=True,
+    help="Write the secrets of TLS that ends here to the capture, so that other captures of the "
+    "same connections can be opened.",
+)
+@recording_sensor_option
 @verbose_option
 @click.pass_context
 def record(
@@ -111,48 +132,90 @@ def record(
     index: bool,
     sync: SyncOption,
     on_full: Literal["gap", "block"],
+    audit: str | None,
+    backlog: int,
+    clients: int,
+    per_host: int | None,
     cert: str | None,
     key: str | None,
     client_ca: str | None,
+    crl: str | None,
+    allow: tuple[str, ...],
     ca: str | None,
     server_name: str | None,
     client_cert: str | None,
     client_key: str | None,
     insecure: bool,
+    keep_secrets: bool,
+    sensor: str,
     verbose: bool,
 ) -> None:
     """Listen at LISTEN, forward every connection to UPSTREAM, and record what passes.
 
-    The command stops on SIGINT or SIGTERM. What was recorded before the disk was full, or before
-    the recorder was killed, is kept. Exit code 5 if anything is missing.
+    The command stops on SIGINT, SIGTERM or SIGHUP. What was recorded before the disk was full, or
+    before the recorder was killed, is kept. Exit code 5 if anything is missing.
     """
     if protocol:
         parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
-    own = tls.server_context(cert, key, client_ca) if cert is not None else None
+    allowed = allowed_clients(allow, [listen], client_ca)
+    own = listening_context([listen], cert, key, client_ca, crl)
+    check_effect(
+        [upstream],
+        {
+            "--ca": ca,
+            "--server-name": server_name,
+            "--client-cert": client_cert,
+            "--client-key": client_key,
+            "--insecure": insecure,
+        },
+    )
     theirs = tls.client_context(ca, insecure=insecure, cert=client_cert, key=client_key)
     if insecure:
         click.echo("warning: the upstream's certificate is not verified", err=True)
-    rotates = bool(rotate_size or rotate_time)
-    if rotates:
-        publish_partial_captures(out)
     note = NOT_VERIFIED_NOTE if insecure else ""
-    writer = open_writer(out, rotate_size, rotate_time, sync, index, note)
-    try:
-        proxy = RecordingProxy(
-            listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
-            server_hostname=server_name, on_full=on_full, note=note,
-            observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
-        )  # fmt: skip
-        asyncio.run(run_proxy(proxy))
-    except BaseException:
-        close_or_discard(writer)
-        raise
-    with suppress(CaptureError):  # also in `writer.failures`, which `print_result` prints
-        writer.close()
-    if print_result(proxy, writer):
+    secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
+    comment = recording_comment(sensor)
+    with queued_output(), open_audit_log(audit) as audit_log:
+        if rotate_size or rotate_time:
+            publish_partial_captures(out)
+        writer = open_writer(
+            out, rotate_size, rotate_time, sync, index, f"{note}\n{comment}" if note else comment
+        )
+        try:
+            proxy = RecordingProxy(
+                listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
+                server_hostname=server_name, on_full=on_full, note=note,
+                limits=connection_limits(backlog, clients, per_host),
+                observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
+                allow=allowed, audit=audit_log, secrets=secrets,
+            )  # fmt: skip
+            asyncio.run(run_proxy(proxy))
+        except BaseException:
+            close_or_discard(writer)
+            raise
+        finally:
+            if secrets is not None:
+                secrets.close()
+        with suppress(CaptureError):  # also in `writer.failures`, which `print_result` prints
+            writer.close()
+        lost = print_result(proxy, writer)
+    if lost:
         context.exit(EXIT_LIMIT)
+
+
+def open_secret_log(
+    urls: tuple[str, str], own: ssl.SSLContext | None, theirs: ssl.SSLContext
+) -> SecretLog:
+    """Collect the secrets of TLS that ends here.
+
+    Raises:
+        click.UsageError: None does.
+    """
+    if not any(url.startswith(("tls:", "wss:")) for url in urls):
+        raise click.UsageError("--keep-secrets: neither LISTEN nor UPSTREAM is inside TLS")
+    return SecretLog(theirs, own) if own is not None else SecretLog(theirs)
 
 
 def open_writer(
@@ -225,7 +288,7 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
 
 
 async def run_proxy(proxy: RecordingProxy) -> None:
-    """Run the proxy until SIGINT or SIGTERM."""
+    """Run the proxy until SIGINT, SIGTERM or SIGHUP."""
     stop = stop_event()
     async with proxy:
         warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import click
 
 from polymux.aio import Session, Unreachable
 from polymux.aio import serve as listen
+from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.output import plural, warn
-from polymux.cli.support.peer_io import live_options, open_recorder
+from polymux.cli.support.peer_io import (
+    audit_option,
+    check_origins,
+    connection_limits,
+    connection_options,
+    live_options,
+    open_audit_log,
+    open_recorder,
+    origin_option,
+    secrets_context,
+)
+from polymux.cli.support.queued_output import queue_of, queued_output
 from polymux.cli.support.serve_session import ServeAction, ServedSession
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.stream_files import StreamFolder
-from polymux.record import tls_contexts as tls
+from polymux.cli.support.tls_options import (
+    allowed_clients,
+    listening_context,
+    listening_tls_options,
+)
 
 ACTIONS = ("echo", "discard", "print")
 
@@ -33,31 +50,41 @@ ACTIONS = ("echo", "discard", "print")
     "--stream", "stream_ids", type=click.IntRange(0, 2**64 - 1), multiple=True,
     help="Minmux: an odd stream id to read, repeatable (default: 1). Echoed on the next id.",
 )  # fmt: skip
-@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
-@click.option(
-    "--client-ca", help="Authorities (PEM) that must have signed the dialers' certificates."
-)
+@audit_option
+@origin_option
+@connection_options
+@listening_tls_options
+@click.pass_context
 def serve(
+    context: click.Context,
     url: str,
     protocol: str,
     record_to: str | None,
+    keep_secrets: bool,
     as_json: bool,
     verbose: bool,
     action: str,
     folder: str | None,
     once: bool,
     stream_ids: tuple[int, ...],
+    audit: str | None,
+    origins: tuple[str, ...],
+    backlog: int,
+    clients: int,
+    per_host: int | None,
     cert: str | None,
     key: str | None,
     client_ca: str | None,
+    crl: str | None,
+    allow: tuple[str, ...],
 ) -> None:
     """Listen at URL and print, echo, discard or save every stream of every session.
 
     With port 0 a free port is chosen; the address is printed to standard error. A Streamux request
     is answered with its own content (echo) or with an empty reply. A terminal shows lines prefixed
     with the stream, a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
-    manifest.jsonl describes them. The command stops on SIGINT or SIGTERM.
+    manifest.jsonl describes them. What standard output does not take within two seconds is dropped
+    and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or SIGHUP.
     """
     for number in stream_ids:
         if number % 2 == 0:
@@ -66,9 +93,10 @@ def serve(
         raise click.UsageError(
             "stdio: is the connection itself; use --action echo, discard or --save"
         )
-    if cert is None and url.startswith(("tls:", "wss:")):
-        raise click.UsageError(f"{url}: needs a certificate to listen with: --cert and --key")
-    own = tls.server_context(cert, key, client_ca) if cert is not None else None
+    check_origins(origins, [url])
+    allowed = allowed_clients(allow, [url], client_ca)
+    own = listening_context([url], cert, key, client_ca, crl)
+    secret_source = secrets_context(keep_secrets, record_to, url, own)
     files = StreamFolder(folder) if folder is not None else None
     serve_action = ServeAction(action, as_json, files, stream_ids or (1,))
 
@@ -84,9 +112,22 @@ def serve(
             if once or serve_action.failure is not None:
                 stop.set()
 
-        with open_recorder(record_to, verbose) as recorder:
+        with (
+            open_audit_log(audit) as audit_log,
+            open_recorder(record_to, verbose, secret_context=secret_source) as recorder,
+        ):
             try:
-                server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)
+                server = await listen(
+                    handle,
+                    url,
+                    protocol=protocol,
+                    limits=connection_limits(backlog, clients, per_host),
+                    tls=own,
+                    recorder=recorder,
+                    meter=audit_log,
+                    origins=origins,
+                    allow=allowed,
+                )
             except Unreachable as problem:
                 raise click.UsageError(str(problem)) from None
             async with server:
@@ -98,4 +139,8 @@ def serve(
         if serve_action.failure is not None:
             raise serve_action.failure
 
-    asyncio.run(run())
+    with queued_output():
+        output = queue_of(sys.stdout)
+        asyncio.run(run())
+    if output is not None and output.dropped_bytes:
+        context.exit(EXIT_LIMIT)

@@ -21,9 +21,11 @@ from polymux.aio import (
     Session,
     Stream,
     StreamuxSession,
+    YamuxSession,
 )
 from polymux.core.frames import Frame
 from polymux.protocols.mplex.protocol import MESSAGE_INITIATOR
+from polymux.protocols.yamux.protocol import INITIAL_WINDOW
 
 WINDOW = 4096  # bytes
 HUGE_MESSAGE_BYTES = 640 * 1024  # 0.8 s through the throttled relay
@@ -103,6 +105,26 @@ async def send_six_windows(session: Session) -> None:
     """Send six windows of data on one stream."""
     stream = await session.open("starved")
     await stream.send(b"x" * 6 * WINDOW)
+    await stream.end()
+    await stream.receive_all()
+
+
+async def read_by_windows(session: Session) -> None:
+    """Keep the smallest window that yamux has, and read it only every 150 ms."""
+    assert isinstance(session, YamuxSession)
+    stream = await session.accept(window=INITIAL_WINDOW)
+    for _ in range(4):
+        await asyncio.sleep(0.15)
+        await stream.readexactly(INITIAL_WINDOW)
+    await stream.receive_all()
+    await stream.end()
+    await session.wait_closed()
+
+
+async def send_four_windows(session: Session) -> None:
+    """Send four windows of data on one stream."""
+    stream = await session.open()
+    await stream.send(b"x" * 4 * INITIAL_WINDOW)
     await stream.end()
     await stream.receive_all()
 

@@ -112,4 +112,10 @@ SCENES = (
         "streamux", "thirty requests and their replies", peers.answer_requests, peers.send_requests
     ),
     Scene("minmux", "three streams of items under credit", peers.take_items, peers.send_items),
+    Scene(
+        "yamux",
+        "a transfer that is limited by its window",
+        peers.read_by_windows,
+        peers.send_four_windows,
+    ),
 )

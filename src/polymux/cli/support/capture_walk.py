@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,10 @@ from polymux.core.errors import CaptureError
 
 if TYPE_CHECKING:
     from polymux.analysis.options import AnalysisOptions
+    from polymux.analysis.output.plain_rows import PlainRows
+    from polymux.analysis.output.row_batcher import RowBatcher
     from polymux.analysis.output.session_rows import Emit
-    from polymux.analysis.session.summary import SessionSummary
+    from polymux.analysis.session.analyzer import OnMissing, SessionSummary, Steps
 
 MAX_MISMATCH_WARNINGS = 3  # sessions that are named; more are only counted
 
@@ -63,6 +66,7 @@ class CaptureRun:
         options: The ports and the protocol.
         printing: Whether the command prints lines to a terminal meanwhile, with
             `progress.print_line`.
+        quiet: Whether to print no warnings, because an earlier run has.
 
     Raises:
         click.UsageError: --filter is malformed.
@@ -70,9 +74,14 @@ class CaptureRun:
     """
 
     def __init__(
-        self, request: CaptureRequest, options: AnalysisOptions, printing: bool = False
+        self,
+        request: CaptureRequest,
+        options: AnalysisOptions,
+        printing: bool = False,
+        quiet: bool = False,
     ) -> None:
         self.request = request
+        self._quiet = quiet
         self.exit_code = 0
         self._mismatch_warnings = ProtocolMismatchWarnings()
         self._progress = ProgressBar(
@@ -81,15 +90,20 @@ class CaptureRun:
         self._progress.__enter__()
         try:
             self._reader = read_sessions(
-                request.files, ports=options.ports, filters=request.filters
+                request.files,
+                ports=options.ports,
+                filters=request.filters,
+                sensors=options.sensors,
             )
         except BaseException as problem:
             self._progress.__exit__(None, None, None)  # the context is not entered yet
             if isinstance(problem, ValueError):
                 raise click.UsageError(str(problem)) from None
             raise
+        self._keys = options.with_secrets(self._reader.secrets).keys
         for file in self._reader.files:
-            self.exit_code = max(self.exit_code, warn_about_file(file))
+            if not quiet:
+                self.exit_code = max(self.exit_code, warn_about_file(file))
         self._progress.start_phase("reading", sum(file.bytes for file in self._reader.files))
 
     def sessions(self) -> Iterator[TcpSession]:
@@ -109,7 +123,7 @@ class CaptureRun:
                 matched += 1
                 yield session
         if not seen:
-            if not self.exit_code:  # otherwise a warning has given the reason
+            if not self.exit_code and not self._quiet:  # otherwise a warning has given the reason
                 warn(no_sessions_reason(self.request, self._reader.files))
             self.exit_code = EXIT_UNREADABLE
         elif not matched:
@@ -118,27 +132,69 @@ class CaptureRun:
                 "see `polymux ls`"
             )
 
-    def analyze(self, session: TcpSession, options: AnalysisOptions, emit: Emit) -> SessionSummary:
+    @property
+    def files(self) -> list[FileSummary]:
+        """A summary of each file."""
+        return self._reader.files
+
+    def analyze(
+        self,
+        session: TcpSession,
+        options: AnalysisOptions,
+        emit: Emit,
+        on_missing: OnMissing | None = None,
+        batcher: RowBatcher | None = None,
+    ) -> SessionSummary:
         """Analyze one session and return its summary.
 
         A warning about another protocol is printed before the session's first row; the reason why
-        it could not be read to its end, after its last.
+        it could not be read to its end, after its last. `on_missing` and `batcher` are those of
+        `analyze_session`.
         """
-        from polymux.analysis.session.analyzer import analyze_session
+        steps = self.analyze_steps(session, options, emit, on_missing, batcher)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                summary: SessionSummary = end.value
+                return summary
 
-        summary = analyze_session(
-            session,
-            options,
-            emit,
-            self._progress.advance,
-            on_start=self._mismatch_warnings.on_session_start,
+    def analyze_steps(
+        self,
+        session: TcpSession,
+        options: AnalysisOptions,
+        emit: Emit,
+        on_missing: OnMissing | None = None,
+        batcher: RowBatcher | None = None,
+    ) -> Steps:
+        """Do the same in steps: yield the bytes read by each, and return the summary."""
+        from polymux.analysis.session.analyzer import analyze_session_steps
+
+        warnings = None if self._quiet else self._mismatch_warnings.on_session_start
+        steps = analyze_session_steps(
+            session, replace(options, keys=self._keys), emit, batcher, warnings, on_missing
         )
+        while True:
+            try:
+                size = next(steps)
+            except StopIteration as end:
+                summary: SessionSummary = end.value
+                self._report(summary)
+                return summary
+            self._progress.advance(size)
+            yield size
+
+    def _report(self, summary: SessionSummary) -> None:
+        """Warn about what is wrong with a session."""
+        if self._quiet:
+            return
         if summary.read_error:
             warn(f"session {summary.session_id}: {summary.read_error}")
             self.exit_code = EXIT_UNREADABLE
+        if summary.conflict:
+            warn(f"session {summary.session_id}: {summary.conflict}")
         if not summary.balanced:
             warn(f"session {summary.session_id}: {summary.note}")
-        return summary
 
     def __enter__(self) -> CaptureRun:
         return self
@@ -160,12 +216,32 @@ def analyze_captures(
     emit: Emit,
     on_session: Callable[[SessionSummary], None] = lambda summary: None,
     printing: bool = False,
+    on_missing: OnMissing | None = None,
 ) -> int:
     """Analyze every requested session. Return the exit code."""
     with CaptureRun(request, options, printing) as run:
         for session in run.sessions():
-            on_session(run.analyze(session, options, emit))
+            on_session(run.analyze(session, options, emit, on_missing))
     return run.exit_code
+
+
+def analyze_to_rows(
+    request: CaptureRequest,
+    options: AnalysisOptions,
+    rows: PlainRows,
+    on_session: Callable[[SessionSummary], None],
+    printing: bool = False,
+    on_missing: OnMissing | None = None,
+) -> int:
+    """The same for a few rows of each session; `options` selects none of frames and content."""
+    with CaptureRun(request, options, printing) as run:
+        for session in run.sessions():
+            on_session(run.analyze(session, options, ignore_batch, on_missing, rows))
+    return run.exit_code
+
+
+def ignore_batch(table: str, batch: object) -> None:
+    """For tables that are not selected."""
 
 
 def no_sessions_reason(request: CaptureRequest, files: Sequence[FileSummary]) -> str:

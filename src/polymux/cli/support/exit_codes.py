@@ -8,7 +8,7 @@ from __future__ import annotations
 
 EXIT_FINDINGS = 1  # violations or stalls were found, where the command reports them as a failure
 EXIT_USAGE = 2  # a wrong option or name, or an extra that is not installed
-EXIT_UNREADABLE = 3  # the input is missing, unreadable or damaged
+EXIT_UNREADABLE = 3  # the input is missing, unreadable or damaged, or content is missing from it
 EXIT_NO_PEER = 4  # the peer could not be reached, disconnected, or aborted the stream
 EXIT_LIMIT = 5  # a limit was exceeded, or the output could not be written
 EXIT_INTERRUPTED = 130  # Ctrl-C, as shells report it

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.detection.selection import MISMATCH_PREFIX
-from polymux.analysis.session.summary import UNFINISHED_ENDINGS
+from polymux.analysis.detection.detector import MISMATCH_PREFIX
+from polymux.analysis.schema.tables import UNFINISHED_ENDINGS
 from polymux.cli.support.output import TableColumn, console, format_value, print_table
 from polymux.report.render.wording import (
     ABORTED_ENDINGS,
@@ -211,7 +211,7 @@ def matching_rows(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from polymux.analysis.arrow.arrays import make_array
+    from polymux.analysis.output.arrow_batches import make_array
     from polymux.analysis.output.parquet import read_batches
 
     for batch in read_batches(out, table):

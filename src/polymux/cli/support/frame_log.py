@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import click
 
 from polymux.aio.hooks import RecorderFactory, SessionRecorder
-from polymux.capture.packets.flow_filter import endpoint_text
+from polymux.capture.packets.flows import endpoint_text
 from polymux.cli.support.output import warn
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create, parse_protocol

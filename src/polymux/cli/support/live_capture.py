@@ -52,7 +52,7 @@ def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) 
     from polymux.analysis.session.live_analyzer import LiveAnalyzer
 
     try:
-        flow_filter = FlowFilter(options.ports, request.filters)
+        flow_filter = FlowFilter(options.ports, request.filters, options.sensors)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     warnings = ProtocolMismatchWarnings()
@@ -69,6 +69,7 @@ def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) 
             stack.callback(os.close, fd)
         capture = LiveCapture(CapturePipe(request.files[0], fd), wanted=flow_filter)
         for session in capture:
+            analyzer.add_secrets(capture.take_secrets())
             analyzer.receive(session)
             sys.stdout.flush()
     warnings.close()

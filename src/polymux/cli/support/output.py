@@ -49,9 +49,14 @@ def is_interactive(as_json: bool) -> bool:
     return not as_json and sys.stdout.isatty()
 
 
+def json_text(row: Mapping[str, object]) -> str:
+    """One object as one line. Everything beyond ASCII is escaped."""
+    return _encode(row) + "\n"
+
+
 def json_line(row: Mapping[str, object]) -> None:
-    """Print one object on one line. Everything beyond ASCII is escaped."""
-    sys.stdout.write(json.dumps(row, ensure_ascii=True, default=_json_value) + "\n")
+    """Print one object on one line."""
+    sys.stdout.write(json_text(row))
 
 
 def _json_value(value: object) -> object:
@@ -64,11 +69,14 @@ def _json_value(value: object) -> object:
     return str(value)
 
 
+_encode = json.JSONEncoder(ensure_ascii=True, default=_json_value).encode
+
+
 def rows_of(
     table: str, batch: pa.RecordBatch, columns: Iterable[str] = ()
 ) -> list[dict[str, object]]:
     """Convert a batch to dictionaries, with all columns or those named."""
-    from polymux.analysis.arrow.batches import decode_dictionaries
+    from polymux.analysis.output.arrow_batches import decode_dictionaries
 
     names = list(columns)
     decoded = decode_dictionaries(table, batch)

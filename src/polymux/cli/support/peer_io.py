@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 import click
 
 from polymux.aio import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 from polymux.aio.hooks import RecorderFactory
+from polymux.aio.transports.origin_policy import OriginPolicy
+from polymux.aio.urls import parse_url
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.frame_log import verbose_option, with_frame_log
-from polymux.cli.support.output import json_line
+from polymux.cli.support.output import json_line, plural, warn
+from polymux.core.limits import Limits
+from polymux.record.audit_log import AuditLog
 from polymux.text.sanitize import escape_hidden
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -26,11 +31,101 @@ MAX_LINE_BYTES = 1 << 20  # bytes; a longer line is split
 MAX_QUEUED_PIECES = 8  # pieces of standard input that are read ahead
 
 
+backlog_option = click.option(
+    "--backlog",
+    type=click.IntRange(1),
+    default=Limits().listen_backlog,
+    show_default=True,
+    help="Connections that the kernel holds until they are accepted.",
+)
+
+
+audit_option = click.option(
+    "--audit",
+    help="Append connections, refusals, broken rules and limits to this file, as JSON lines.",
+)
+
+
+@contextmanager
+def open_audit_log(path: str | None) -> Iterator[AuditLog | None]:
+    """Yield the log of --audit; None without it. Warn at the end if events are missing."""
+    if path is None:
+        yield None
+        return
+    with AuditLog(path) as audit:
+        yield audit
+        if audit.suppressed:
+            warn(f"--audit {path}: {plural(audit.suppressed, 'event')} not written")
+
+
+origin_option = click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    help="Web pages that may connect over ws:// and wss://, such as https://example.com, besides "
+    "those of the same host and port; repeatable. null: pages without one; *: all.",
+)
+
+
+def check_origins(origins: tuple[str, ...], urls: Iterable[str]) -> None:
+    """Refuse --origin if no URL is a WebSocket, or if it is malformed.
+
+    Raises:
+        click.UsageError: The option has no effect or is malformed.
+    """
+    if not origins:
+        return
+    sockets = [url for url in urls if url.startswith(("ws:", "wss:"))]
+    if not sockets:
+        raise click.UsageError(
+            "--origin has no effect: web pages connect over ws:// and wss:// only"
+        )
+    try:
+        OriginPolicy(parse_url(sockets[0]), origins)
+    except ValueError as problem:
+        raise click.UsageError(f"--origin: {problem}") from None
+
+
+per_host_option = click.option(
+    "--per-host",
+    type=click.IntRange(0),
+    default=None,
+    help="Most sessions from one address; 0 for no limit (default: three quarters of --clients).",
+)
+
+
+def connection_options(command: Command) -> Command:
+    """Add --backlog, --clients and --per-host."""
+    clients = click.option(
+        "--clients",
+        type=click.IntRange(1),
+        default=Limits().max_sessions,
+        show_default=True,
+        help="Most sessions at a time.",
+    )
+    return backlog_option(clients(per_host_option(command)))
+
+
+def connection_limits(backlog: int, clients: int, per_host: int | None) -> Limits:
+    """Return the limits of a server that `connection_options` describe."""
+    return Limits(
+        listen_backlog=backlog,
+        max_sessions=clients,
+        max_sessions_per_address=-(-3 * clients // 4) if per_host is None else per_host,
+    )
+
+
 def live_options(command: Command) -> Command:
-    """Add URL, --protocol, --record, --json and -v."""
+    """Add URL, --protocol, --record, --keep-secrets, --json and -v."""
     for add in (
         verbose_option,
         click.option("--json", "as_json", is_flag=True, help="Print received data as JSON lines."),
+        click.option(
+            "--keep-secrets",
+            is_flag=True,
+            help="Write the TLS secrets of the session to the capture of --record, so that other "
+            "captures of it can be opened.",
+        ),
         click.option(
             "--record", "record_to", help="Also record the session to this new capture (pcapng)."
         ),
@@ -162,8 +257,19 @@ def escape_terminal(data: bytes) -> str:
 
 
 @contextmanager
-def open_recorder(path: str | None, verbose: bool) -> Iterator[RecorderFactory | None]:
+def open_recorder(
+    path: str | None,
+    verbose: bool,
+    note: str = "",
+    secret_context: ssl.SSLContext | None = None,
+) -> Iterator[RecorderFactory | None]:
     """Yield a recorder that writes to a new capture, logs frames, or both; None for neither.
+
+    Args:
+        path: The capture; None for none.
+        verbose: Log frames.
+        note: Written into the capture.
+        secret_context: The secrets of this TLS context are kept in the capture.
 
     Raises:
         click.UsageError: The capture exists already.
@@ -172,12 +278,35 @@ def open_recorder(path: str | None, verbose: bool) -> Iterator[RecorderFactory |
         yield with_frame_log(None) if verbose else None
         return
     from polymux.capture.pcapng.writer import PcapngWriter
+    from polymux.record.secret_log import SecretLog
     from polymux.record.session_recorder import Recorder
 
     if os.path.exists(path):
         raise click.UsageError(f"--record {path}: is there already; name a new file")
-    with PcapngWriter(path) as sink:
-        yield with_frame_log(Recorder(sink)) if verbose else Recorder(sink)
+    with ExitStack() as stack:
+        secrets = None
+        if secret_context is not None:
+            secrets = SecretLog(secret_context)
+            stack.callback(secrets.close)
+        recorder = Recorder(stack.enter_context(PcapngWriter(path)), note, secrets)
+        yield with_frame_log(recorder) if verbose else recorder
+
+
+def secrets_context(
+    keep: bool, record_to: str | None, url: str, context: ssl.SSLContext | None
+) -> ssl.SSLContext | None:
+    """The context whose secrets --keep-secrets keeps; None without it.
+
+    Raises:
+        click.UsageError: There is no recording, or no TLS.
+    """
+    if not keep:
+        return None
+    if record_to is None:
+        raise click.UsageError("--keep-secrets: name the capture they are kept in with --record")
+    if not url.startswith(("tls:", "wss:")):
+        raise click.UsageError(f"--keep-secrets: {url} is not inside TLS")
+    return context
 
 
 def stream_shape(session: Session) -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from polymux.aio import Call, MinmuxSession, OmnistreamsSession, Session, Stream
 from polymux.cli.support.output import json_line, warn
 from polymux.cli.support.peer_io import data_json, escape_terminal
+from polymux.cli.support.queued_output import STUCK_SECONDS, wait_for_room
 from polymux.cli.support.stream_files import CannotWrite, StreamFile, StreamFolder
 from polymux.core.errors import PolymuxError
 from polymux.text.sanitize import escape_hidden
@@ -58,11 +59,12 @@ class ReceivedStream:
         if served.action.files is not None:
             self.file = served.action.files.create_file()
 
-    def add(self, data: bytes) -> None:
+    async def add(self, data: bytes) -> None:
         self.served.received_bytes += len(data)
         if self.file is not None:
             self.file.write(data)
         elif self.served.action.prints:
+            await wait_for_room(STUCK_SECONDS)
             self.served.action.print_data(self.label, self.name, data)
 
     def __enter__(self) -> ReceivedStream:
@@ -128,7 +130,7 @@ class ServedSession:
         if isinstance(stream, Call):
             with self.receive_stream(stream) as received:
                 request = await stream.read()
-                received.add(request)
+                await received.add(request)
                 await stream.reply(request if echoes else b"")
         elif isinstance(session, OmnistreamsSession):
             back = await session.open(stream.state.name or b"") if echoes else None
@@ -148,7 +150,7 @@ class ServedSession:
         """Read a stream to its end; send each piece back on `back`, if there is one."""
         with self.receive_stream(stream) as received:
             async for piece in stream:
-                received.add(piece)
+                await received.add(piece)
                 if back is not None:
                     await back.send(piece)
             if back is not None:

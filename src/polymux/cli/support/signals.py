@@ -1,4 +1,7 @@
-"""Stopping a command with SIGINT or SIGTERM.
+"""Stopping a command with SIGINT, SIGTERM or SIGHUP.
+
+SIGHUP, which is also sent when the terminal is closed, ends a command in good order like the other
+two. Where it is ignored, as under `nohup`, it stays ignored.
 
 A command installs the handlers before it prints that it is running: whatever started it may send a
 signal as soon as it has read that.
@@ -12,14 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a command."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 def stop_event() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set. Call it inside a running event loop."""
+    """Return an event that these signals set. Call it inside a running event loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    for number in stop_signals():
         with suppress(NotImplementedError):  # without support, the signal ends the process
             loop.add_signal_handler(number, stop.set)
     return stop
@@ -31,7 +40,7 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
     Only the first signal is intercepted; a second one has its former effect.
     """
-    former = {number: signal.getsignal(number) for number in SIGNALS}
+    former = {number: signal.getsignal(number) for number in stop_signals()}
     received: list[int] = []
 
     def restore() -> None:
@@ -42,7 +51,7 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
         received.append(number)
         restore()
 
-    for number in SIGNALS:
+    for number in former:
         signal.signal(number, on_signal)
     try:
         yield lambda: bool(received)

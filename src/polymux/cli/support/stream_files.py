@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polymux.capture.io.paths import PRIVATE_FOLDER, open_private
+from polymux.capture.io.paths import make_private_folders, open_private
 from polymux.cli.support.output import plural, rows_of
 from polymux.core.errors import UnwritableOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from polymux.analysis.session.summary import SessionSummary
+    from polymux.analysis.session.analyzer import SessionSummary
 
 MANIFEST = "manifest.jsonl"
 MANIFEST_KEYS = (
@@ -46,8 +46,7 @@ def create_private_folder(name: str) -> Path:
     folder = Path(name)
     try:
         if not folder.is_dir():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(PRIVATE_FOLDER)
+            make_private_folders(folder)
         elif any(folder.iterdir()):
             raise click.UsageError(f"{name}: is not empty; name a new directory")
     except OSError as problem:

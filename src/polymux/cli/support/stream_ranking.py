@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polymux.analysis.schema.tables import SIDES
-from polymux.analysis.session.summary import UNFINISHED_ENDINGS
+from polymux.analysis.schema.tables import SIDES, UNFINISHED_ENDINGS
 from polymux.report.render.wording import (
     ABORTED_ENDINGS,
     STALL_HEADLINES,
@@ -64,15 +63,15 @@ class RankedStream:
 class StreamRanking:
     """Collects rows of `violations`, `stalls` and `streams`, and keeps the worst streams.
 
-    The rows of a stream's violations and stalls must come before its row of `streams`. Memory is
-    bounded by `max_streams`.
+    The rows of a stream's violations and stalls must come before its row of `streams`, and
+    `end_session` is called after the last row of each session. Memory is bounded by `max_streams`
+    and by one session.
     """
 
     def __init__(self, max_streams: int) -> None:
         self.max_streams = max_streams
         self.stream_count = 0
-        # By session id: findings that belong to no stream.
-        self.session_problems: dict[str, StreamProblems] = {}
+        self._session_problems = StreamProblems()  # findings that belong to no stream
         self._problems: dict[tuple[str, str], StreamProblems] = {}
         self._ranked: list[RankedStream] = []
 
@@ -99,11 +98,22 @@ class StreamRanking:
                 problems.longest_stall_us = duration
                 problems.longest_stall = stall_sentence(Stall.from_row(row))
 
-    def add_stream(self, row: Row) -> None:
+    def rank(self, row: Row) -> RankedStream:
+        """Count a stream and return its place, without keeping it."""
         self.stream_count += 1
         key = (str(row["session_id"]), str(row["stream"]))
         rank, weight, reason = rank_stream(row, self._problems.pop(key, StreamProblems()))
-        self._ranked.append(RankedStream(rank, -weight, self.stream_count, reason, row))
+        return RankedStream(rank, -weight, self.stream_count, reason, row)
+
+    def end_session(self) -> StreamProblems:
+        """Return the findings of the session that belong to no stream, and forget the session."""
+        problems, self._session_problems = self._session_problems, StreamProblems()
+        self._problems.clear()
+        return problems
+
+    def add_stream(self, row: Row) -> None:
+        """Keep a stream if it is among the worst."""
+        self._ranked.append(self.rank(row))
         if len(self._ranked) >= 2 * self.max_streams + 64:
             self._ranked = sorted(self._ranked)[: self.max_streams]
 
@@ -113,7 +123,7 @@ class StreamRanking:
 
     def _problems_of(self, row: Row) -> StreamProblems:
         if row["stream"] is None:
-            return self.session_problems.setdefault(str(row["session_id"]), StreamProblems())
+            return self._session_problems
         return self._problems.setdefault(
             (str(row["session_id"]), str(row["stream"])), StreamProblems()
         )

@@ -348,6 +348,15 @@ class Decoder:
             self.offset += size
         return len(self.events)
 
+    def skip(self, size: i64) -> None:
+        """The next `size` bytes are counted by the caller: frames begin after them, or later."""
+        self.offset += size
+
+    def resume(self) -> None:
+        """A frame begins at the next byte: decode again, if decoding has stopped."""
+        if self.state == LOST:
+            self.state = READING
+
     def finish(self) -> int:
         """No byte follows: report an incomplete frame or message as truncated, and skip it."""
         if self.state == READING and (self.pending() > 0 or self.assembly.fragmented):

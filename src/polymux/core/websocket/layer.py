@@ -161,6 +161,7 @@ class WebSocketLayer:
                     d.undecoded_bytes += item.wire_bytes - missing
                     d.frame_started = False
                     d.frames_missing = True
+                    c.losses += 1
                     c.stop_credit_tracking(timestamp)
                 else:
                     c.receive_message(side, item.data, timestamp, item.offset, item.wire_bytes)
@@ -171,7 +172,7 @@ class WebSocketLayer:
             elif isinstance(item, FrameViolation):
                 self.handle_violation(side, item, timestamp)
             elif isinstance(item, DecodingLost):
-                c.stop_decoding(d, 0, item.offset, timestamp, item.detail)
+                c.search_boundary(d, item.offset, timestamp, item.detail)
         decoder.account(d)
         if decoder.decoder.message_start_offset() < 0:
             d.frame_started = False
@@ -333,6 +334,10 @@ class WebSocketLayer:
     def gap(self, side: i64, size: i64, timestamp: i64) -> None:
         """The next `size` bytes of this direction were not captured."""
         c = self.connection
+        if c.direction(side).searching:
+            c.gap(side, size, timestamp)
+            self.direction_decoder(side).decoder.skip(size)
+            return
         if self.state == UNDECIDED or self.state == UPGRADING:
             if self.state == UNDECIDED:
                 self.start_without_upgrade()  # its beginning was not captured
@@ -354,6 +359,23 @@ class WebSocketLayer:
         self.dispatch(decoder, side, timestamp)
         if was_decoding and d.decoding_stopped:
             d.stopped_by_gap = True
+
+    def skip(self, side: i64, size: i64) -> None:
+        """The next `size` bytes of a direction that is searched were counted as undecoded."""
+        self.direction_decoder(side).decoder.skip(size)
+
+    def resume(self, side: i64, encapsulated: bool, from_beginning: bool) -> None:
+        """A boundary was found in a direction.
+
+        Args:
+            side: the sender.
+            encapsulated: a WebSocket frame begins there, or else one of the protocol's own.
+            from_beginning: the connection begins there: the layer finds out what with.
+        """
+        if self.state == UNDECIDED and not from_beginning:
+            self.protocol.encapsulated = encapsulated
+            self.enter_state(FRAMES if encapsulated else WITHOUT_WEBSOCKET, 0, 0)
+        self.direction_decoder(side).decoder.resume()
 
     def finish(self, timestamp: i64) -> None:
         """No bytes follow: report what is incomplete."""

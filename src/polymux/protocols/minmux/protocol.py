@@ -74,6 +74,7 @@ from polymux.protocols.minmux.rules import (
     WRITE_PAST_LIMIT,
 )
 
+MAX_PLAUSIBLE_ITEMS: Final = 0x1000000  # of a Write whose position is only assumed
 # Up to this many items of at most MAX_FIXED_ITEM_BYTES, the size in bytes stays below 2**63.
 OVERFLOW_FREE_ITEMS: Final[i64] = 0x20000000
 
@@ -100,6 +101,7 @@ class Minmux(Protocol):
         self.answers_oops = answers_oops
         self.has_credit = True
         self.two_way = False
+        self.restricts_content = True
         self.max_frame_bytes = (
             limits.max_frame_bytes if limits.max_frame_bytes > 0 else profile.max_item_bytes
         )
@@ -111,6 +113,15 @@ class Minmux(Protocol):
             self.peer_dependent_rules |= (
                 WRITE_PAST_LIMIT | CREDIT_PAST_LIMIT | LIMIT_RAISED | PROMISE_PAST_LIMIT
             )
+        self.frame_rules = (
+            UNASSIGNED_STREAM
+            | VARINT_OVERFLOW
+            | VARINT_NONCANONICAL
+            | BAD_ITEM
+            | ITEM_TOO_LONG
+            | ENDLESS_STREAM_STOPPED
+        )
+        self.can_begin_anywhere = True
         self.reserved_streams: dict[int, StreamState] = {}  # requested but unused, by key
         self.reused_ids: ReusedIds = ReusedIds(self.causality)
         self.pending_oops: dict[int, int] = {}  # maximum that the pending Oops names, by key
@@ -324,6 +335,25 @@ class Minmux(Protocol):
             items += 1
         return items
 
+    # Frames that were not seen
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        if self.profile.format_of(head.key) is None or (
+            head.kind == WRITE and head.amount > MAX_PLAUSIBLE_ITEMS
+        ):
+            return -1
+        return 1 if head.kind <= STOP_WRITE else 0  # almost any bytes are a header
+
+    def adopt_stream(self, sender: i64, head: FrameHeader) -> StreamState | None:
+        if self.profile.format_of(head.key) is None:
+            return None
+        return StreamState(head.key, head.key, writer_of(head.key), -1)
+
+    def forget_unseen(self, stream: StreamState) -> None:
+        stream.half(stream.opener).credit_granted = -1
+        stream.dialer.promised_limit = -1
+        stream.acceptor.promised_limit = -1
+
     # Validation
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
@@ -333,7 +363,9 @@ class Minmux(Protocol):
             return UNASSIGNED_STREAM
         if kind == WRITE and stream is not None and head.text_size < 0:  # fast path
             half = stream.half(sender)
-            if half.promised_limit < 0 and head.amount <= half.credit_granted - half.credit_spent:
+            if half.promised_limit < 0 and (
+                head.amount <= half.credit_granted - half.credit_spent or half.credit_granted < 0
+            ):
                 return 0
         if head.text_size >= 0:  # made by a caller, not decoded from bytes
             violations = self.validate_encodable(sender, head, stream, stream_format)
@@ -445,7 +477,9 @@ class Minmux(Protocol):
         if kind == WRITE:
             self.apply_write(sender, head, stream, own, stream_format, timestamp)
         elif kind == GIVE_CREDIT:
-            stream.half(1 - sender).credit_granted += amount
+            writer = stream.half(1 - sender)
+            if writer.credit_granted >= 0:
+                writer.credit_granted += amount
             self.use_up_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
         elif kind == STOP_READ:
             self.lower_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
@@ -457,7 +491,11 @@ class Minmux(Protocol):
         elif kind == FORGO_CREDIT:
             self.reply_received(sender, FORGO_CREDIT, stream.key)
             credit = self.reused_ids.available_credit(own, stream.key)
-            if amount > credit:  # the excess is ignored; the violation is reported for this packet
+            if own.credit_granted < 0:
+                own.credit_spent += amount
+            elif (
+                amount > credit
+            ):  # the excess is ignored; the violation is reported for this packet
                 own.credit_spent += credit
                 self.reused_ids.forgive_credit(stream.key, credit)
             else:

@@ -8,7 +8,7 @@ kind and whether its sender opened the stream, so both sides may use the same id
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64
+from mypy_extensions import i64, u8
 
 from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, OPENS, Frame, FrameHeader, FrameKind
 from polymux.core.limits import Limits
@@ -67,6 +67,10 @@ KINDS: Final = {
 
 MAX_PAYLOAD: Final = 1048576  # bytes, inclusive, in every implementation that has a limit
 NEEDS_SLOW_PATH: Final[i64] = -1  # a varint of more than two bytes or not in shortest form
+# Of a header whose position is only assumed:
+CLOSE_BITS: Final[i64] = 6  # evidence of a close or reset without payload
+MAX_PLAUSIBLE_ID: Final[i64] = 0xFFFFFFFF
+MAX_PLAUSIBLE_NAME: Final[i64] = 1024  # bytes of a name or of the text of a reset
 MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint bytes less three bits of flag
 
 
@@ -98,6 +102,9 @@ class Mplex(Protocol):
         self.too_long_rule = FRAME_TOO_LONG
         self.truncated_rule = TRUNCATED
         self.peer_dependent_rules = ID_REUSED | UNKNOWN_STREAM | WRONG_ROLE_FLAG
+        self.history_dependent_rules = WRITE_AFTER_PEER_RESET | RESET_AFTER_CLOSE
+        self.frame_rules = BAD_FLAG | CLOSE_WITH_PAYLOAD | RESET_WITH_PAYLOAD | ID_PARITY
+        self.can_begin_anywhere = True
         self.uniform_content = True
         self.control_is_text = True
         self.sequential_ids = sequential_ids
@@ -179,8 +186,13 @@ class Mplex(Protocol):
         head.text_size = end - start
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
-        put_uvarint(out, head.stream_id * 8 + head.kind)
-        put_uvarint(out, head.payload_size)
+        word = head.stream_id * 8 + head.kind
+        if word < 128 and head.payload_size < 128:  # fast path: two varints of one byte
+            out.append(u8(word))
+            out.append(u8(head.payload_size))
+        else:
+            put_uvarint(out, word)
+            put_uvarint(out, head.payload_size)
         if head.kind != MESSAGE_RECEIVER and head.kind != MESSAGE_INITIATOR:
             out.write(text)
 
@@ -189,6 +201,21 @@ class Mplex(Protocol):
         opener = sender ^ (head.kind & 1)
         head.key = head.stream_id * 2 + opener
         head.opener = opener if head.kind != UNDEFINED else NO_STREAM
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        kind = head.kind
+        size = head.payload_size
+        if (
+            kind == UNDEFINED
+            or head.stream_id > MAX_PLAUSIBLE_ID
+            or (kind == NEW_STREAM and size > MAX_PLAUSIBLE_NAME)
+            or (CLOSE_RECEIVER <= kind <= CLOSE_INITIATOR and size > 0)
+            or (kind >= RESET_RECEIVER and size > MAX_PLAUSIBLE_NAME)
+        ):
+            return -1
+        if kind <= MESSAGE_INITIATOR:
+            return 1  # most pairs of bytes are such a header
+        return CLOSE_BITS if size == 0 else 1
 
     # Validation
 
@@ -332,7 +359,8 @@ class Mplex(Protocol):
         if stream is not None:
             made.incarnation = stream.incarnation + 1
             if not self.is_over(stream):
-                stream.ending = ABANDONED
+                if not stream.unseen:
+                    stream.ending = ABANDONED
                 self.replaced_stream = stream
             self.reused_ids.start_new_use(stream, made, self.peer_frame_started)
         made.name = self.frame_text
@@ -369,7 +397,8 @@ class Mplex(Protocol):
         if not is_open_and_unambiguous(sender, stream):
             return super().validate_and_apply_content(sender, head, stream, timestamp)
         self.frame_stream = stream
-        stream.record_reply(sender, self.causality)
+        if sender != stream.opener:
+            self.causality.record_seen(sender, stream.answerable_open_index)
         self.content_counts = True
         return True
 

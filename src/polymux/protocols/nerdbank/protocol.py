@@ -19,6 +19,7 @@ from polymux.core.rules import CROSSED, PendingReply, byte_count_text
 from polymux.core.side import ACCEPTOR, DIALER, NEITHER_SIDE
 from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, HalfStream, StreamState
 from polymux.core.varint import AWAITING_HANDSHAKE
+from polymux.core.window_budget import window_pool
 from polymux.protocols.nerdbank.codec import (
     ACCEPTED,
     BAD_ACCEPTANCE,
@@ -77,6 +78,15 @@ MAX_RECEIVED_PAYLOAD: Final = 65536  # bytes accepted by default
 PREVIOUS_USE_POSSIBLE: Final[i64] = 1
 
 MAX_ALLOCATED_ID: Final = 0x7FFFFFFF  # TypeScript peers fail on larger ids
+UNSEEN_RANDOM: Final = b"\0"  # stands for the random value of a handshake that was not seen
+# Evidence of a header (`Protocol.header_evidence`):
+V1_HEADER_BITS: Final[i64] = 18  # code, and two bytes of the id that are zero
+V2_HEADER_BITS: Final[i64] = 16  # array, code
+V3_HEADER_BITS: Final[i64] = 22  # array, code, source
+HANDSHAKE_BITS: Final[i64] = 32
+MAX_COMMON_V1_ID: Final[i64] = 0xFF
+MAX_PLAUSIBLE_V1_ID: Final[i64] = 0xFFFF
+MAX_PLAUSIBLE_NAME: Final[i64] = 1024
 WINDOW_GROWTH_FACTOR: Final = 4  # of a window, for each growth request
 
 
@@ -111,10 +121,13 @@ class Nerdbank(Protocol):
             | WINDOW_EXCEEDED
             | ACKNOWLEDGED_TOO_MUCH
         )
+        self.frame_rules = UNKNOWN_CODE | WRONG_SOURCE | BAD_FRAME | PAYLOAD_TOO_LONG
+        self.can_begin_anywhere = True
         self.handshake_done = version == 3
         self.dialer_random: bytes = b""
         self.acceptor_random: bytes = b""
         self.odd_id_side: i64 = -1  # the side with the odd ids (v1, v2)
+        self.odd_id_side_assumed: bool = False  # the handshake was not seen
         self.next_dialer_id: i64 = 0
         self.next_acceptor_id: i64 = 0
 
@@ -186,6 +199,58 @@ class Nerdbank(Protocol):
             head.key = head.stream_id * 4 + 1 - sender
         head.opener = NO_STREAM if head.kind >= MALFORMED else head.key & 3
 
+    # Frames that were not seen
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        kind = head.kind
+        if kind > GROWTH_REQUEST:
+            return HANDSHAKE_BITS if kind == HANDSHAKE else -1
+        if self.major_version == 1:
+            if (
+                kind > TERMINATED
+                or head.stream_id > MAX_PLAUSIBLE_V1_ID
+                or (kind == OFFER and head.payload_size > MAX_PLAUSIBLE_NAME)
+                or (kind != OFFER and kind != CONTENT_FRAME and head.payload_size > 0)
+            ):
+                return -1
+            return V1_HEADER_BITS if head.stream_id <= MAX_COMMON_V1_ID else V1_HEADER_BITS // 2
+        return V2_HEADER_BITS if self.major_version == 2 else V3_HEADER_BITS
+
+    def awaits_handshake(self, side: i64) -> bool:
+        random = self.dialer_random if side == DIALER else self.acceptor_random
+        return self.major_version < 3 and len(random) == 0
+
+    def skip_handshake(self, side: i64) -> None:
+        """Assume that the dialer has the odd ids, until an offer or an acceptance shows it."""
+        if self.awaits_handshake(side):
+            if side == DIALER:
+                self.dialer_random = UNSEEN_RANDOM
+            else:
+                self.acceptor_random = UNSEEN_RANDOM
+            if not self.handshake_done:
+                self.odd_id_side = DIALER
+                self.odd_id_side_assumed = True
+                self.handshake_done = True
+
+    def learn_from_header(self, sender: i64, head: FrameHeader) -> None:
+        """Learn which side has the odd ids: a channel is offered by its owner."""
+        if self.odd_id_side_assumed and (head.kind == OFFER or head.kind == ACCEPTED):
+            owner = sender if head.kind == OFFER else 1 - sender
+            self.odd_id_side = owner if head.stream_id & 1 else 1 - owner
+            self.odd_id_side_assumed = False
+            head.opener = owner
+            head.key = head.stream_id * 4 + owner
+
+    def adopt_stream(self, sender: i64, head: FrameHeader) -> StreamState | None:
+        self.learn_from_header(sender, head)
+        known = self.streams.find(head.key)
+        if known is not None or head.kind >= MALFORMED:
+            return known
+        made = super().adopt_stream(sender, head)
+        if made is not None and head.kind == ACCEPTED:
+            made.accepted = False  # it is being accepted
+        return made
+
     # Validation
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
@@ -252,6 +317,8 @@ class Nerdbank(Protocol):
         return violations
 
     def validate_offer(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
+        if self.odd_id_side_assumed:
+            return 0  # this offer shows which side has the odd ids
         if head.opener != sender:
             return WRONG_SOURCE if self.major_version == 3 else ID_PARITY
         if stream is None:
@@ -378,6 +445,9 @@ class Nerdbank(Protocol):
             self.expect_reply(1 - sender, TERMINATED, stream.key, TERMINATION_UNANSWERED, timestamp)
 
     def apply_offer(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
+        if self.odd_id_side_assumed:
+            self.learn_from_header(sender, head)
+            stream = self.streams.find(head.key)
         made = StreamState(
             head.key, head.stream_id, head.opener, self.causality.frames_sent(sender)
         )
@@ -387,7 +457,8 @@ class Nerdbank(Protocol):
             if stream.half(1 - head.opener).last_frame_index == NEVER:
                 made.protocol_state = PREVIOUS_USE_POSSIBLE
             if not self.is_over(stream):
-                stream.ending = "abandoned"
+                if not stream.unseen:
+                    stream.ending = "abandoned"
                 self.replaced_stream = stream
         made.name = self.frame_text
         if self.has_credit:
@@ -420,6 +491,8 @@ class Nerdbank(Protocol):
             self.dialer_random = self.frame_text
         else:
             self.acceptor_random = self.frame_text
+        if self.handshake_done:
+            return  # the other side's was not seen
         if len(self.dialer_random) > 0 and len(self.acceptor_random) > 0:
             self.odd_id_side = DIALER if self.dialer_random > self.acceptor_random else ACCEPTOR
             self.handshake_done = True
@@ -507,8 +580,8 @@ class Nerdbank(Protocol):
     def grown_window(self, side: i64, stream: StreamState) -> int:
         """Return the window that answers a growth request; the current one refuses it.
 
-        It grows only while the reader keeps up, and within the total growth that
-        `max_window_growth_total` allows for all channels.
+        It grows only while the reader keeps up, within the total growth that
+        `max_window_growth_total` allows for all channels, and within their pool (`window_budget`).
         """
         window = stream.half(1 - side).window
         buffers = stream.buffers
@@ -516,10 +589,16 @@ class Nerdbank(Protocol):
         if target <= window or (buffers is not None and buffers.unread_bytes > 0):
             return window
         grown = 0
+        total = 0
         for other in self.streams.slots:
-            if not other.over and other.half(1 - side).window > self.receive_window:
-                grown += other.half(1 - side).window - self.receive_window
-        return target if grown + target - window <= self.limits.max_window_growth_total else window
+            if not other.over and other.half(1 - side).window > 0:
+                total += other.half(1 - side).window
+                if other.half(1 - side).window > self.receive_window:
+                    grown += other.half(1 - side).window - self.receive_window
+        target = min(target, window + window_pool(self.limits) - total)
+        if target <= window or grown + target - window > self.limits.max_window_growth_total:
+            return window
+        return target
 
     # Descriptions
 
@@ -551,7 +630,12 @@ class Nerdbank(Protocol):
     def save(self) -> dict[str, object]:
         saved = super().save()
         saved["randoms"] = [self.dialer_random, self.acceptor_random]
-        saved["ids"] = [self.odd_id_side, self.next_dialer_id, self.next_acceptor_id]
+        saved["ids"] = [
+            self.odd_id_side,
+            self.next_dialer_id,
+            self.next_acceptor_id,
+            int(self.odd_id_side_assumed),
+        ]
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
@@ -562,6 +646,7 @@ class Nerdbank(Protocol):
         assert isinstance(ids, list)
         self.dialer_random, self.acceptor_random = randoms[0], randoms[1]
         self.odd_id_side, self.next_dialer_id, self.next_acceptor_id = ids[0], ids[1], ids[2]
+        self.odd_id_side_assumed = ids[3] != 0
 
 
 def grant_window(half: HalfStream, amount: int, has_credit: bool) -> None:

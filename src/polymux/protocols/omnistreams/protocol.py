@@ -64,6 +64,10 @@ REMEMBER_ALL: Final[i64] = 1_000_000_000_000  # effectively unlimited
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048576  # bytes after type and id
 DEFAULT_WINDOW_MESSAGES: Final = 64  # messages a reader requests by default
 LENGTH_PREFIX_BYTES: Final[i64] = 4
+UNKNOWN_CREDIT: Final[i64] = 1_000_000_000_000_000  # messages; requests of them were not seen
+# Evidence of a header (`Protocol.header_evidence`):
+TYPE_BITS: Final[i64] = 5
+LENGTH_BITS: Final[i64] = 11
 # Added to the rank of a closed id in `allocate`, which picks the lowest:
 CANCELLED_ID_RANK: Final[i64] = 1_000_000_000_000  # the peer cancelled its stream
 UNCONFIRMED_ID_RANK: Final[i64] = 2_000_000_000_000  # the peer may not have read its end
@@ -106,6 +110,16 @@ class Omnistreams(MessageProtocol):
             CREATE_ON_OPEN_ID | CREDIT_EXCEEDED | REQUEST_ON_UNKNOWN_ID | CANCEL_ON_UNKNOWN_ID
         )
         self.history_dependent_rules = DATA_ON_UNKNOWN_ID | END_ON_UNKNOWN_ID | SENT_AFTER_CANCEL
+        self.frame_rules = (
+            EMPTY_MESSAGE
+            | UNKNOWN_TYPE
+            | BAD_LENGTH
+            | MESSAGE_TOO_LONG
+            | METADATA_TOO_LONG
+            | END_WITH_PAYLOAD
+            | CANCEL_WITH_PAYLOAD
+        )
+        self.can_begin_anywhere = True
         self.streams.max_closed = REMEMBER_ALL  # at most 512: the last stream of each id is kept
 
     # Decoding and encoding
@@ -210,6 +224,31 @@ class Omnistreams(MessageProtocol):
         head.credit_cost = 1 if kind == DATA else 0
         if kind == REQUEST and head.amount >= 0:
             head.payload_size += 1  # the count is payload, on the wire
+
+    # Frames that were not seen
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        kind = head.kind
+        size = head.payload_size
+        if (
+            kind == UNKNOWN_MESSAGE
+            or size > self.max_frame_bytes
+            or (kind == REQUEST and size != 1)
+            or ((kind == END or kind == CANCEL_SEND or kind == CANCEL_RECEIVE) and size > 0)
+        ):
+            return -1
+        return TYPE_BITS if self.encapsulated else TYPE_BITS + LENGTH_BITS
+
+    def adopt_stream(self, sender: i64, head: FrameHeader) -> StreamState | None:
+        made = super().adopt_stream(sender, head)
+        if made is not None:
+            self.forget_unseen(made)
+        return made
+
+    def forget_unseen(self, stream: StreamState) -> None:
+        writer = stream.half(stream.opener)
+        writer.promised_limit = UNKNOWN_CREDIT
+        stream.protocol_state = UNKNOWN_CREDIT
 
     # Validation
 
@@ -364,7 +403,8 @@ class Omnistreams(MessageProtocol):
             else:
                 made.answerable_open_index = stream.answerable_open_index
             if not self.is_over(stream):
-                stream.ending = "abandoned"
+                if not stream.unseen:
+                    stream.ending = "abandoned"
                 self.replaced_stream = stream
         made.name = self.frame_text if head.payload_size <= self.limits.max_metadata_bytes else None
         self.reply_received(1 - sender, CANCEL_SEND, head.key)
@@ -380,7 +420,8 @@ class Omnistreams(MessageProtocol):
             stream.record_reply(sender, self.causality)
             if amount > 0:
                 writer = stream.half(1 - sender)
-                writer.credit_granted += amount
+                if writer.credit_granted >= 0:
+                    writer.credit_granted += amount
                 writer.promised_limit += amount
         while amount > MAX_REQUEST_COUNT:  # sent by this endpoint: several messages on the wire
             self.causality.record_sent(sender)

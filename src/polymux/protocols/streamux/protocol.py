@@ -88,13 +88,25 @@ U32_MAX: Final[i64] = 0xFFFFFFFF
 
 
 class Streamux(Protocol):
-    """Streamux on one connection. `initiator` is what a live endpoint announces."""
+    """Streamux on one connection.
+
+    `initiator` is what a live endpoint announces. With `layout_given` it is also the layout of both
+    sides of a connection whose initiators were not captured.
+    """
 
     def __init__(
-        self, limits: Limits, vantage: i64, initiator: bytes = b"\x01\x10\x0e\x32"
+        self,
+        limits: Limits,
+        vantage: i64,
+        initiator: bytes = b"\x01\x10\x0e\x32",
+        layout_given: bool = False,
     ) -> None:
         super().__init__("streamux", RULES, KINDS, limits, vantage)
         self.initiator = initiator
+        self.can_begin_anywhere = layout_given
+        self.beginning_needed = (
+            "its initiators give the layout of headers; name it with length_bits and id_bits"
+        )
         self.max_frame_bytes = (
             limits.max_frame_bytes if limits.max_frame_bytes > 0 else MAX_CHUNK_BYTES
         )
@@ -260,6 +272,37 @@ class Streamux(Protocol):
         head.key = head.stream_id * 2 + opener
         head.opener = opener if head.kind != KEEP_ALIVE else NO_STREAM
 
+    # Frames that were not seen
+
+    def header_evidence(self, sender: i64, head: FrameHeader) -> i64:
+        return 0  # almost any bytes are a header
+
+    def awaits_handshake(self, side: i64) -> bool:
+        return self.layout_of(side).status == INITIATOR_MISSING
+
+    def is_handshake(self, text: bytes) -> bool:
+        return initiator_violations(text) == 0
+
+    def skip_handshake(self, side: i64) -> None:
+        """Take the layouts from the options; replies need that of the other side."""
+        for layout in (self.dialer_layout, self.acceptor_layout):
+            if layout.status == INITIATOR_MISSING:
+                layout.set_from_initiator(self.initiator)
+        self.update_shared_layout()
+        self.handshake_done = self.dialer_layout.header_size == self.acceptor_layout.header_size
+
+    def adopt_stream(self, sender: i64, head: FrameHeader) -> StreamState | None:
+        if head.kind <= REQUEST_LAST:
+            return None  # it may be the first chunk of a request
+        made = super().adopt_stream(sender, head)
+        if made is not None:
+            made.protocol_state = REQUEST_COMPLETE
+            self.forget_unseen(made)
+        return made
+
+    def forget_unseen(self, stream: StreamState) -> None:
+        self.ambiguous_ids[stream.key] = REQUESTER | REPLIER | REPLIER_ACKS
+
     # Validation
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
@@ -412,6 +455,8 @@ class Streamux(Protocol):
         self.update_shared_layout()
         self.peer_unblocked = own.status == INITIATOR_INVALID or other.status != INITIATOR_MISSING
         self.handshake_done = own.status == INITIATOR_VALID and other.header_size == own.header_size
+        if self.handshake_done:
+            self.can_begin_anywhere = True
 
     def why_undecodable(self, side: i64) -> str:
         own, other = self.layout_of(side), self.layout_of(1 - side)
@@ -898,7 +943,8 @@ def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Proto
             f"length_bits + id_bits is 14 or 30, not {length_bits} + {id_bits}; give both"
         )
     tenths = parse_timeout_tenths(options.get("timeout", "5"))
-    return Streamux(limits, vantage, bytes([1, length_bits, id_bits, tenths]))
+    given = "length_bits" in options or "id_bits" in options
+    return Streamux(limits, vantage, bytes([1, length_bits, id_bits, tenths]), given)
 
 
 def parse_timeout_tenths(text: str) -> int:

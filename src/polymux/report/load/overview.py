@@ -44,6 +44,12 @@ _SESSION_COLUMNS: Final = (
     "ending",
     "note",
     "rtt_us",
+    "tls",
+    "server_name",
+    "alpn",
+    "tls_records",
+    "tls_unopened",
+    "tls_handshake_us",
 )
 _CAPTURE_COLUMNS: Final = ("file", "status", "packets", "bytes", "error", "error_offset", "format")
 REQUEST_COLUMNS: Final = (

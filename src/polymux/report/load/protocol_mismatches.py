@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.detection.selection import MISMATCH_PREFIX
+from polymux.analysis.detection.detector import MISMATCH_PREFIX
 from polymux.report.budget import Budget
 from polymux.report.load.findings import FindingGroup
 from polymux.report.load.tables import Tables

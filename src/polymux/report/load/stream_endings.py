@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polymux.analysis.session.summary import UNFINISHED_ENDINGS
+from polymux.analysis.schema.tables import UNFINISHED_ENDINGS
 from polymux.report.budget import Budget
 from polymux.report.load.findings import FindingGroup
 from polymux.report.load.tables import Tables

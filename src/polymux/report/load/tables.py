@@ -6,10 +6,12 @@ Memory does not grow with the tables: no batch is kept. Timestamps are integers 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from polymux.analysis.output.manifest import read_manifest, table_files
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra, PolymuxError, UnreadableInput
 
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 1 << 16
 OPTIONAL_COLUMNS: Final = {
+    "sessions": (
+        "tls",
+        "server_name",
+        "alpn",
+        "tls_records",
+        "tls_unopened",
+        "tls_handshake_us",
+    ),
     "streams": ("hol_blocked_us_dialer", "hol_blocked_us_acceptor"),
     "requests": (),
 }
@@ -32,8 +42,14 @@ class UnreadableTables(ReportError, UnreadableInput):
     """The tables are missing or damaged."""
 
 
+def is_tables_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether this is the output directory of an analysis."""
+    return (Path(path) / "sessions").is_dir()
+
+
 class Tables:
-    """The table folders of one analysis."""
+    """The tables of one analysis: those of its manifest, if it has one, for as long as this object
+    is used."""
 
     def __init__(self, folder: Path, progress: Callable[[int], None] | None = None) -> None:
         self.progress = progress
@@ -41,12 +57,13 @@ class Tables:
             import pyarrow.parquet  # noqa: F401  (checks that it is installed)
         except ImportError:
             raise MissingExtra("report", "writing a report") from None
-        if not (folder / "sessions").is_dir():
+        if not is_tables_folder(folder):
             raise UnreadableTables(
                 f"{folder}: no tables here (there is no folder 'sessions'); "
                 "give the directory that 'polymux analyze --out' wrote"
             )
         self.folder = folder
+        self._manifest = read_manifest(folder)
         self.missing_tables = [
             name
             for name in TABLES
@@ -56,13 +73,37 @@ class Tables:
         ]
 
     def files(self, table: str) -> list[Path]:
-        """The Parquet files of a table, sorted; hidden and temporary files are left out."""
-        root = self.folder / table
-        return sorted(
-            path
-            for path in root.rglob("*.parquet")
-            if path.is_file() and not any(part[0] in "._" for part in path.relative_to(root).parts)
-        )
+        """The Parquet files of a table, sorted; see `manifest.table_files`."""
+        return table_files(self.folder, table, self._manifest)
+
+    def datasets(self) -> dict[str, pa.dataset.Dataset]:
+        """The tables that are there, in their exact schemas, as Arrow datasets by name.
+
+        Columns and tables that older analyses lack are null and empty. Nothing is read yet.
+        """
+        import pyarrow.dataset as ds
+
+        found = {}
+        for name in TABLES:
+            if (self.folder / name).is_dir() or OPTIONAL_COLUMNS.get(name) == ():
+                files = [str(path) for path in self.files(name)]
+                found[name] = ds.dataset(files, TABLES[name].to_arrow(), format="parquet")
+        return found
+
+    def check_readable(self) -> None:
+        """Look at the metadata of every file.
+
+        Raises:
+            UnreadableTables: a file is damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for path in (path for name in TABLES for path in self.files(name)):
+            try:
+                pq.read_metadata(path)
+            except (pa.ArrowException, OSError) as failure:
+                raise _unreadable(path, failure) from None
 
     def row_count(self, table: str) -> int:
         """The number of rows of a table, from the metadata of its files."""
@@ -117,10 +158,14 @@ class Tables:
                             names=list(columns),
                         )
             except (pa.ArrowException, OSError) as failure:
-                reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-                raise UnreadableTables(
-                    f"{path}: not a readable table file: {reason}; analyze the captures again"
-                ) from None
+                raise _unreadable(path, failure) from None
+
+
+def _unreadable(path: Path, failure: Exception) -> UnreadableTables:
+    reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
+    return UnreadableTables(
+        f"{path}: not a readable table file: {reason}; analyze the captures again"
+    )
 
 
 def _normalize(column: pa.Array, column_type: ColumnType) -> pa.Array:

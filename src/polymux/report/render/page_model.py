@@ -77,6 +77,21 @@ def _rule_json(data: ReportData, name: str) -> Json:
     }
 
 
+def _tls_json(data: ReportData, session: SessionRow) -> Json | None:
+    """What is known of the session's TLS; None without TLS."""
+    row = session.row
+    if row["tls"] is None and row["server_name"] is None:
+        return None
+    return {
+        "suite": data.escaped(row["tls"], 80),
+        "serverName": data.escaped(row["server_name"], 120),
+        "alpn": data.escaped(row["alpn"], 60),
+        "records": row["tls_records"],
+        "unopened": row["tls_unopened"],
+        "handshake": row["tls_handshake_us"],
+    }
+
+
 def _session_json(data: ReportData, session: SessionRow) -> Json:
     row = session.row
     files = row["capture"] if isinstance(row["capture"], list) else []
@@ -102,6 +117,7 @@ def _session_json(data: ReportData, session: SessionRow) -> Json:
         "ending": data.escaped(row["ending"], 40),
         "note": data.escaped(row["note"]),
         "rtt": session.rtt_us,
+        "tls": _tls_json(data, session),
         "requests": [list(row[1:]) for row in session.requests],
         "captures": [data.escaped(file) for file in files[:_MAX_FILES_PER_SESSION]],
         "moreCaptures": max(0, len(files) - _MAX_FILES_PER_SESSION),

@@ -1,5 +1,6 @@
 """Stage 2 of the batch pipeline: analyze the flows of a task and write their rows as Parquet.
 
+The driver assigns flows to tasks by their cost, the heaviest first (`plan_analyze_tasks`).
 No captured data passes through the JVM: a task reads the payload that its references point to. Each
 attempt of a task writes files of its own; the driver receives their names and the counters, and
 publishes only the files of successful attempts.
@@ -8,39 +9,42 @@ publishes only the files of successful attempts.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter
-from polymux.analysis.session.analyzer import analyze_session_steps
-from polymux.analysis.session.interleaving import interleave
-from polymux.analysis.session.summary import SessionSummary
+from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
 from polymux.capture import CaptureLimits, sessions_of
-from polymux.capture.io.read_ahead import ReadAhead
-from polymux.capture.io.remote import UrlFilePool
+from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.read_ahead import ReadAhead, interleave
+from polymux.spark.batch.index_stage import even_task_size
 from polymux.spark.batch.reference_shuffle import (
     FlowSelection,
+    IndexTotals,
     ReferenceReader,
     StoredFlow,
     TempSpool,
+    bucket_of,
 )
-from polymux.spark.runtime.gc_freeze import freeze_gc
-from polymux.spark.runtime.worker_memory import release_memory
+from polymux.spark.runtime.task_errors import task_errors
+from polymux.spark.runtime.worker_memory import freeze_gc, release_memory, use_spark_local_dirs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_LISTED_SESSIONS = 20  # unbalanced sessions, and failures, that are listed by name
+TASKS_PER_CORE = 2  # fewest tasks per core, beside those of heavy flows
+HEAVY_FLOW_COST = 64 << 20  # a flow of this cost or more has a task of its own
+MAX_INLINE_NAMES = 256  # names of index files that travel with each task
+MAX_LISTED_SESSIONS = 20  # unbalanced sessions that are listed by name
 
 
 @dataclass
 class StageResult:
     """The files and counters of one task, or of the whole run."""
 
-    files: list[str] = field(default_factory=list)  # relative to the staging folder
+    files: dict[str, int] = field(default_factory=dict)  # rows of each, by path below staging
     sessions: int = 0
     streams: int = 0
     frames: int = 0
@@ -51,7 +55,8 @@ class StageResult:
     unfinished: int = 0  # streams that had not ended when the capture did
     unbalanced: list[str] = field(default_factory=list)  # sessions whose bytes do not add up
     unbalanced_count: int = 0
-    failures: list[str] = field(default_factory=list)  # why sessions could not be read to their end
+    packets: int = 0  # whose references were analyzed
+    read_bytes: int = 0  # of captures
 
     def add_session(self, summary: SessionSummary) -> None:
         """Count one analyzed session."""
@@ -66,12 +71,10 @@ class StageResult:
         if not summary.balanced:
             self.unbalanced_count += 1
             self.unbalanced = [*self.unbalanced, summary.session_id][:MAX_LISTED_SESSIONS]
-        if summary.read_error:
-            self.failures = [*self.failures, summary.read_error][:MAX_LISTED_SESSIONS]
 
     def add(self, other: StageResult) -> None:
         """Add the result of another task."""
-        self.files += other.files
+        self.files |= other.files
         self.sessions += other.sessions
         self.streams += other.streams
         self.frames += other.frames
@@ -82,7 +85,69 @@ class StageResult:
         self.unfinished += other.unfinished
         self.unbalanced_count += other.unbalanced_count
         self.unbalanced = (self.unbalanced + other.unbalanced)[:MAX_LISTED_SESSIONS]
-        self.failures = (self.failures + other.failures)[:MAX_LISTED_SESSIONS]
+        self.packets += other.packets
+        self.read_bytes += other.read_bytes
+
+
+def plan_analyze_tasks(
+    totals: IndexTotals, cores: int, target_cost: int = 0
+) -> list[FlowSelection]:
+    """Assign all flows to analyze tasks, the most expensive task first: Spark starts them in order.
+
+    A heavy flow has a task of its own. The other flows are divided by their buckets into tasks of
+    consecutive buckets and about equal cost.
+    """
+    target = target_cost or max(1, even_task_size(totals.cost, cores))
+    heavy = {
+        flow: cost
+        for flow, cost in totals.flow_costs.items()
+        if cost >= min(HEAVY_FLOW_COST, target_cost or HEAVY_FLOW_COST)
+    }
+    costs = totals.cost_of_each_bucket()
+    heavy_buckets: dict[int, set[bytes]] = {}
+    for flow, cost in heavy.items():
+        bucket = bucket_of(flow, totals.buckets)
+        costs[bucket] = max(0.0, costs[bucket] - cost)
+        heavy_buckets.setdefault(bucket, set()).add(flow)
+    remaining = max(sum(costs), totals.cost - sum(heavy.values()))
+    # Small tasks fill the cores that the tasks of heavy flows leave idle.
+    count = max(
+        -(-int(remaining) // target), TASKS_PER_CORE * cores if heavy and not target_cost else 1
+    )
+    tasks: list[tuple[float, FlowSelection]] = []
+    for flow, cost in heavy.items():
+        bucket = bucket_of(flow, totals.buckets)
+        alone = FlowSelection(range(bucket, bucket + 1), frozenset({flow}), only_flows=True)
+        tasks.append((cost, alone))
+    ranges = _even_ranges(costs, min(count, len(costs))) if remaining > 0 else []
+    for share, buckets in ranges:
+        excluded = {flow for b, flows in heavy_buckets.items() if b in buckets for flow in flows}
+        tasks.append((share, FlowSelection(buckets, frozenset(excluded))))
+    tasks.sort(key=lambda task: -task[0])
+    return [task for _, task in tasks]
+
+
+def _even_ranges(costs: list[float], count: int) -> list[tuple[float, range]]:
+    """Divide the buckets into at most `count` ranges of about equal cost, with the cost of each.
+
+    A range ends at the bucket after which the sum of all costs is nearest to the next equal share.
+    The ranges cover all buckets: costs are estimates, and one of 0 may have flows.
+    """
+    share = sum(costs) / count
+    ranges: list[tuple[float, range]] = []
+    begin, before, done = 0, 0.0, 0.0
+    for bucket, cost in enumerate(costs):
+        bound = share * (len(ranges) + 1)
+        if bucket > begin and done > before and done + cost - bound > bound - done:
+            ranges.append((done - before, range(begin, bucket)))
+            begin, before = bucket, done
+        done += cost
+    if done > before or not ranges:
+        ranges.append((done - before, range(begin, len(costs))))
+    else:
+        cost, last = ranges.pop()
+        ranges.append((cost, range(last.start, len(costs))))
+    return ranges
 
 
 def run_analyze_stage(
@@ -93,47 +158,71 @@ def run_analyze_stage(
     options: AnalysisOptions,
     limits: CaptureLimits,
 ) -> StageResult:
-    """Run the stage on the workers. Return the sum of its successful attempts."""
+    """Run the stage on the workers. Return the sum of its successful attempts.
+
+    Raises:
+        CaptureUnavailable: A capture cannot be read, or has changed since it was indexed.
+    """
     total = StageResult()
     if tasks:
-        run_task = analyze_task(tasks, index_names, staging, options, limits)
-        numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-        for result in numbers.mapPartitions(run_task).collect():
-            total.add(result)
+        context = spark.sparkContext
+        many = len(index_names) > MAX_INLINE_NAMES
+        names: IndexNames = context.broadcast(index_names) if many else FewNames(index_names)
+        run_task = analyze_task(names, staging, options, limits)
+        with task_errors():
+            for result in context.parallelize(tasks, len(tasks)).map(run_task).collect():
+                total.add(result)
     return total
 
 
-def analyze_task(
-    tasks: list[FlowSelection],
-    index_names: list[str],
-    staging: str,
-    options: AnalysisOptions,
-    limits: CaptureLimits,
-) -> Callable[[Iterable[int]], Iterator[StageResult]]:
-    """Return the function of a Spark task; each number it receives is an index into `tasks`."""
+class IndexNames(Protocol):
+    """The names of the index files: a Spark broadcast, or `FewNames`."""
 
-    def run(numbers: Iterable[int]) -> Iterator[StageResult]:
+    @property
+    def value(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class FewNames:
+    """Names that travel with each task: a broadcast takes longer than a few of them."""
+
+    value: list[str]
+
+
+def analyze_task(
+    index_names: IndexNames, staging: str, options: AnalysisOptions, limits: CaptureLimits
+) -> Callable[[FlowSelection], StageResult]:
+    """Return the function of a Spark task, which analyzes the flows of a selection."""
+
+    def run(selection: FlowSelection) -> StageResult:
         freeze_gc("analyze")
-        for number in numbers:
-            release_memory()
-            flows = ReferenceReader(staging, index_names, tasks[number])
-            yield analyze_flows(flows, staging, options, limits)
+        use_spark_local_dirs()
+        release_memory()
+        flows = ReferenceReader(staging, index_names.value, selection)
+        return analyze_flows(flows, staging, options, limits)
 
     return run
 
 
 def analyze_flows(
-    flows: Iterable[StoredFlow], staging: str, options: AnalysisOptions, limits: CaptureLimits
+    flows: ReferenceReader, staging: str, options: AnalysisOptions, limits: CaptureLimits
 ) -> StageResult:
-    """Analyze all flows, interleaved by timestamp, and write their rows to new files."""
+    """Analyze all flows, interleaved by timestamp, and write their rows to new files.
+
+    Raises:
+        LostInput: A capture cannot be read, or has changed since it was indexed.
+    """
     result = StageResult()
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
-    with UrlFilePool(limits) as files, writer:
+    # The writer outlives the files: closing these may find that one has changed.
+    with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
 
         def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
-            with TempSpool(staging) as spool:
+            rows = flow.rows()
+            result.packets += sum(row.packets for row in rows)
+            with TempSpool() as spool:
                 for session in sessions_of(
-                    flow.rows(), files.reader, limits=limits, ports=options.ports, spool=spool.open,
+                    rows, files.reader, limits=limits, ports=options.ports, spool=spool.open,
                     read_ahead=read_ahead,
                 ):  # fmt: skip
                     summary = yield from analyze_session_steps(
@@ -144,7 +233,8 @@ def analyze_flows(
         for _ in interleave(flows, steps):
             pass
         rows_by_table = writer.row_counts()
-        result.files = [
-            str(Path(table_name) / f"{writer.name}.parquet") for table_name in rows_by_table
-        ]
+        result.files = {
+            f"{table}/{writer.name}.parquet": rows for table, rows in rows_by_table.items()
+        }
+    result.read_bytes = files.bytes_read
     return result

@@ -1,98 +1,276 @@
-"""Publishing finished tables atomically: all of them, or none."""
+"""Publishing finished tables atomically: a reader sees those of one run, all of them.
+
+An output directory looks like this:
+
+    manifest.json -> _current/manifest.json    names the files of the run; see `analysis` manifests
+    frames -> _current/frames                  and so on: plain readers take `OUT/frames`
+    _current -> _runs/RUN                      the run that counts: replaced in one step
+    _runs/RUN/manifest.json, _runs/RUN/frames/part-....parquet
+    _lock                                      while a run writes; see `output_lock`
+
+A run writes below `_runs/RUN`, and replacing the link `_current` by a rename publishes all of its
+tables and its manifest in one step, on every file system that has symbolic links. Whatever is
+killed at whatever moment, the links lead to one complete run.
+
+On a file system without symbolic links the tables are real folders. The files of the new run are
+moved there, then `manifest.json` is replaced, which is the step that counts, and the files that the
+former manifest named are removed. A reader that follows the manifest sees one run at any moment;
+one that reads a folder as a whole may see the files of both runs in between.
+
+Nothing is removed before a newer run is in place, and nothing that no run wrote is ever removed.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from polymux.capture.io.remote import is_url, local_path
-from polymux.core.errors import PolymuxError, UnwritableOutput
+from polymux.analysis.output.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    TableFile,
+    read_manifest,
+)
+from polymux.analysis.output.parquet import make_table_folder
+from polymux.analysis.schema.tables import TABLES
+from polymux.capture.io.atomic_write import sync_directory, write_atomically
+from polymux.capture.io.paths import is_url, local_path
+from polymux.core.errors import PolymuxError, UnreadableInput, UnwritableOutput
+from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, refuse_if_busy
 
-STAGING_PREFIX = ".polymux-staging-"
-RENAME_EXCHANGE = 2  # renameat2's flag: swap two names in one step
-AT_FDCWD = -100
+RUNS_FOLDER = "_runs"
+CURRENT_LINK = "_current"
+STAGING_FOLDER = "_staging"
+MAX_SIBLINGS = 1000  # outputs beside this one whose leftovers are looked for
+_RUN_NAME = re.compile(r"[0-9a-f]{32}")
+# Files that a run writes; a folder with any other file is not one of tables.
+_OWN_FILE = re.compile(r"\.?(part-[0-9a-z-]+)\.parquet(\.part)?|\..*\.crc")
+# Names that a run makes in the directory; those with a suffix are temporary.
+_OWN_NAME = re.compile(
+    rf"({RUNS_FOLDER}|{CURRENT_LINK}|{LOCK_NAME}|{MANIFEST_NAME}|{'|'.join(TABLES)})"
+    rf"(-[0-9a-f]{{32}})?|\.{MANIFEST_NAME}\.[0-9a-f]+\.part"
+)
+_TEMPORARY = re.compile(rf".*-[0-9a-f]{{32}}|\.{MANIFEST_NAME}\.[0-9a-f]+\.part")
+_NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
 
 
 class StagedOutput:
-    """A directory of tables that is written beside the one it will replace.
+    """The output directory during a run, which holds its lock.
 
     Workers write below `staging`; `collect_files` moves the files of successful attempts to
-    `ready`, and `publish` swaps that into place. An attempt that Spark has abandoned may go on
-    writing: its files stay in `staging`. A run that fails or is killed leaves the old output
-    unchanged, and the next run removes its leftovers.
+    `ready`, and `publish` puts that into place. An attempt that Spark has abandoned may go on
+    writing: its files stay in `staging`. A run that fails or is killed leaves the old tables
+    unchanged, and the next run removes its leftovers once it has published its own.
 
     Raises:
         PolymuxError: `out` cannot hold tables; see `check_output`.
+        OutputBusy: Another run writes to `out`.
         UnwritableOutput: The directories cannot be created.
     """
 
     def __init__(self, out: str) -> None:
         check_output(out)
         self.final = Path(local_path(out)).absolute()
-        name = staging_name(self.final)
-        self.staging = self.final.parent / name
-        self.ready = self.final.parent / f"{name}-ready"
+        self.run = uuid.uuid4().hex
+        self.ready = self.final / RUNS_FOLDER / self.run
+        self.staging = self.ready / STAGING_FOLDER
+        self._rows: dict[str, int] = {}  # of the files in `ready`
         try:
-            self.clear_leftovers()
-            self.staging.mkdir()
-            self.ready.mkdir()
+            self._made_final = not self.final.exists()
+            self.final.mkdir(exist_ok=True)
+            self._lock = OutputLock(self.final, self.run)
+            try:
+                clear_dead_siblings(self.final)
+                self.staging.mkdir(parents=True)
+            except BaseException:
+                self.discard()
+                raise
         except OSError as problem:
             raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
-    def clear_leftovers(self) -> None:
-        """Remove the directories of earlier runs with the same output."""
-        # Match the full name: the leftovers of `tables-new` also begin with `tables`.
-        ours = re.compile(
-            re.escape(STAGING_PREFIX + self.final.name) + "-[0-9a-f]{32}(-ready(-old)?)?"
-        )
-        for path in self.final.parent.iterdir():
-            if ours.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
+    def count_rows(self, table: str, name: str, rows: int) -> None:
+        """Note the rows of a file that was written to `ready`."""
+        self._rows[f"{table}/{name}"] = rows
 
-    def collect_files(self, files: Iterable[str]) -> None:
-        """Move the files of successful attempts to `ready`; `files` are relative to `staging`.
+    def collect_files(self, files: Mapping[str, int]) -> None:
+        """Move the files of successful attempts to `ready`: paths relative to `staging`, and rows.
 
         Raises:
             PolymuxError: A file is missing: another run removed it, or the workers use another
                 file system.
         """
-        if not self.ready.is_dir():
-            raise PolymuxError(
-                f"{self.final}: its files were removed during the run; do not run two at once "
-                "with the same --out"
-            )
-        for file in files:
+        for file, rows in files.items():
             target = self.ready / file
-            target.parent.mkdir(exist_ok=True)
             try:
+                make_table_folder(target.parent)
                 os.rename(self.staging / file, target)
             except FileNotFoundError:
+                self._check_lock()
                 raise PolymuxError(
                     f"{self.staging / file}: a worker wrote it, but it is not here: --out must be "
                     "on a file system that the driver and all workers share"
                 ) from None
+            self._rows[file] = rows
 
     def publish(self) -> None:
-        """Put the finished tables into place and remove the former ones."""
-        if not self.final.exists():
-            os.rename(self.ready, self.final)
-        elif not atomic_swap(self.ready, self.final):
-            old = self.ready.with_name(self.ready.name + "-old")
-            os.rename(self.final, old)
-            os.rename(self.ready, self.final)
-            shutil.rmtree(old, ignore_errors=True)
-        self.discard()
+        """Make the tables in `ready` those of the output, and remove the former ones.
+
+        Raises:
+            PolymuxError: Another run has taken the lock over; nothing was published.
+            UnwritableOutput: The tables could not be put into place; the former ones still are.
+        """
+        try:
+            manifest = self._manifest()
+            sync_tree(self.ready)
+            self._check_lock()
+            if not self._publish_by_links(manifest):
+                self._publish_by_manifest(manifest)
+        except OSError as problem:
+            text = f"{self.final}: the tables cannot be put into place: {problem.strerror}"
+            raise UnwritableOutput(text) from None
+        self._clear_older_runs()
+        self._lock.release()
 
     def discard(self) -> None:
-        """Remove everything that was written."""
-        shutil.rmtree(self.staging, ignore_errors=True)
-        shutil.rmtree(self.ready, ignore_errors=True)
+        """Remove everything that this run wrote, and give the lock up."""
+        if not self._is_current():  # an interrupt may come right after it was published
+            shutil.rmtree(self.ready, ignore_errors=True)
+        with suppress(OSError):
+            (self.final / RUNS_FOLDER).rmdir()  # if it was the only run
+        self._lock.release()
+        if self._made_final:
+            with suppress(OSError):
+                self.final.rmdir()
+
+    # Private helpers
+
+    def _is_current(self) -> bool:
+        with suppress(OSError):
+            return os.readlink(self.final / CURRENT_LINK) == f"{RUNS_FOLDER}/{self.run}"
+        return False
+
+    def _check_lock(self) -> None:
+        if not self._lock.is_held():
+            raise PolymuxError(
+                f"{self.final}: another run has taken its lock ({LOCK_NAME}) over: nothing was "
+                "published; do not run two at once with the same --out"
+            )
+
+    def _manifest(self) -> Manifest:
+        """List what is in `ready`. Empty files have no entry in `_rows`."""
+        tables: dict[str, list[TableFile]] = {}
+        for table in TABLES:
+            for path in sorted((self.ready / table).glob("*.parquet")):
+                name = f"{table}/{path.name}"
+                found = TableFile(name, path.stat().st_size, self._rows.get(name, 0))
+                tables.setdefault(table, []).append(found)
+        return Manifest(self.run, tables)
+
+    def _publish_by_links(self, manifest: Manifest) -> bool:
+        """Publish by replacing the link `_current`; False if there are no symbolic links here."""
+        current = self.final / CURRENT_LINK
+        if not current.is_symlink():
+            probe = self.final / f"{CURRENT_LINK}-{self.run}"
+            try:
+                os.symlink(f"{RUNS_FOLDER}/{self.run}", probe)
+                probe.unlink()
+            except OSError as problem:
+                if problem.errno in _NO_LINKS:
+                    return False
+                raise
+        write_atomically(self.ready / MANIFEST_NAME, manifest.encode())
+        # The links to tables come first: until `_current` exists they lead nowhere.
+        for table in manifest.tables:
+            if not (self.final / table).is_symlink() and not (self.final / table).exists():
+                os.symlink(f"{CURRENT_LINK}/{table}", self.final / table)
+        replace_by_link(current, f"{RUNS_FOLDER}/{self.run}")
+        sync_directory(str(current))
+        # Tables that a run without links has left, and those that this run does not have.
+        for name in (MANIFEST_NAME, *TABLES):
+            path = self.final / name
+            if name in manifest.tables or name == MANIFEST_NAME:
+                self._replace_former(path, f"{CURRENT_LINK}/{name}")
+            elif path.is_symlink():
+                path.unlink()
+        return True
+
+    def _replace_former(self, path: Path, target: str) -> None:
+        """Make `path` a link; former tables go to the folder of the runs, and are removed later."""
+        if path.is_symlink() and os.readlink(path) == target:
+            return
+        if path.is_dir() and not path.is_symlink():
+            former = self.final / RUNS_FOLDER / "former"
+            former.mkdir(exist_ok=True)
+            os.rename(path, former / f"{path.name}-{self.run}")
+        replace_by_link(path, target)
+
+    def _publish_by_manifest(self, manifest: Manifest) -> None:
+        """Publish by moving the files and replacing the manifest, without symbolic links."""
+        former = read_manifest(self.final)
+        for files in manifest.tables.values():
+            for file in files:
+                make_table_folder((self.final / file.path).parent)
+                os.rename(self.ready / file.path, self.final / file.path)
+        write_atomically(self.final / MANIFEST_NAME, manifest.encode())
+        sync_directory(str(self.final / MANIFEST_NAME))
+        named = {file.path for files in manifest.tables.values() for file in files}
+        for table in TABLES:
+            known = {file.path for file in former.tables.get(table, ())} if former else set()
+            for path in (self.final / table).glob("*.parquet"):
+                name = f"{table}/{path.name}"
+                if name not in named and (name in known or _OWN_FILE.fullmatch(path.name)):
+                    path.unlink(missing_ok=True)
+
+    def _clear_older_runs(self) -> None:
+        """Remove the files of all other runs, now that this one is in place."""
+        for path in _entries(self.final / RUNS_FOLDER):
+            if path.name == "former" or (_RUN_NAME.fullmatch(path.name) and path.name != self.run):
+                shutil.rmtree(path, ignore_errors=True)
+        for path in _entries(self.final):
+            if _OWN_NAME.fullmatch(path.name) and _TEMPORARY.fullmatch(path.name):
+                with suppress(OSError):
+                    path.unlink()  # of a run that was killed in between; never a directory
+        # Without links, the files were moved out of it.
+        shutil.rmtree(self.staging if self._is_current() else self.ready, ignore_errors=True)
+        with suppress(OSError):
+            self.ready.parent.rmdir()
+
+
+def clear_dead_siblings(out: Path) -> None:
+    """Remove what killed runs have left in this output directory and in those beside it.
+
+    Only what was never published, and only where no run is alive. The caller holds the lock of
+    `out`. The lock of a directory beside it is taken if something seems to be left there. What is
+    found under that lock belongs to runs that have ended and can never be published. It is removed
+    after the lock was given up: a run that begins there is refused only during the look.
+    """
+    for folder in [out, *(path for path in _entries(out.parent)[:MAX_SIBLINGS] if path != out)]:
+        with suppress(OSError, PolymuxError):
+            left = _unpublished_runs(folder)
+            if left and folder != out:
+                lock = OutputLock(folder, "")
+                try:
+                    left = _unpublished_runs(folder)
+                finally:
+                    lock.release()
+            for path in left:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _unpublished_runs(folder: Path) -> list[Path]:
+    """Return the folders of runs in an output directory that were not published, or not yet."""
+    runs = [path for path in _entries(folder / RUNS_FOLDER) if _RUN_NAME.fullmatch(path.name)]
+    if not runs:
+        return []
+    link = folder / CURRENT_LINK
+    current = os.path.basename(os.readlink(link)) if link.is_symlink() else ""
+    return [path for path in runs if (path / STAGING_FOLDER).is_dir() and path.name != current]
 
 
 def check_output(out: str) -> None:
@@ -100,7 +278,8 @@ def check_output(out: str) -> None:
 
     Raises:
         PolymuxError: `out` is a URL, a file, or a directory that contains something else.
-        UnwritableOutput: Its parent directory is not writable.
+        OutputBusy: Another run writes to it.
+        UnwritableOutput: It or its parent directory is not writable.
     """
     final = Path(local_path(out)).absolute()
     if is_url(local_path(out)):
@@ -111,28 +290,67 @@ def check_output(out: str) -> None:
     if final.exists() and not final.is_dir():
         raise PolymuxError(f"{out}: is a file; --out names a directory")
     try:
-        if final.is_dir() and any(final.iterdir()) and not (final / "sessions").is_dir():
-            raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
+        if final.is_dir():
+            refuse_if_busy(final)
+            _check_content(final, out)
         final.parent.mkdir(parents=True, exist_ok=True)
-        probe = final.parent / staging_name(final)
+        probe = (final if final.is_dir() else final.parent) / f".polymux-{uuid.uuid4().hex}"
         probe.mkdir()
-        with suppress(FileNotFoundError):  # another run has removed it as a leftover
-            probe.rmdir()
+        probe.rmdir()
     except OSError as problem:
         raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
 
-def staging_name(final: Path) -> str:
-    """Return a new name beside `final`, which `clear_leftovers` of a later run matches."""
-    return f"{STAGING_PREFIX}{final.name}-{uuid.uuid4().hex}"
-
-
-def atomic_swap(first: Path, second: Path) -> bool:
-    """Exchange two directories atomically. Return False if the system cannot (only Linux can)."""
+def _check_content(final: Path, out: str) -> None:
+    """Raise PolymuxError unless the directory is empty or holds the tables of an analysis."""
+    names = {path.name for path in _entries(final)} - {LOCK_NAME}
+    if not names or (final / CURRENT_LINK).is_symlink():
+        return
     try:
-        library = ctypes.CDLL(None, use_errno=True)
-        rename = library.renameat2
-    except (OSError, AttributeError):
-        return False
-    done = rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
-    return bool(done == 0)
+        if read_manifest(final) is not None:
+            return
+    except UnreadableInput:
+        pass
+    if RUNS_FOLDER in names and all(map(_OWN_NAME.fullmatch, names)):
+        return  # a first run that was killed
+    if not (final / "sessions").is_dir():
+        raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
+    for table in TABLES:
+        for path in _entries(final / table):
+            if not _OWN_FILE.fullmatch(path.name):
+                raise PolymuxError(
+                    f"{out}: holds something other than polymux tables ({table}/{path.name}); "
+                    "choose another"
+                )
+
+
+def replace_by_link(path: Path, target: str) -> None:
+    """Make `path` a symbolic link to `target` in one step, in place of a file or link."""
+    part = path.with_name(f"{path.name}-{uuid.uuid4().hex}")
+    os.symlink(target, part)
+    try:
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync all files below a directory, and the directories, so that they survive a power loss."""
+    for parent, folders, names in os.walk(folder):
+        if STAGING_FOLDER in folders:
+            folders.remove(STAGING_FOLDER)
+        for name in [*names, "."]:
+            fd = os.open(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a directory; empty if it is none."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

@@ -1,23 +1,141 @@
 """Stage 1 of the batch pipeline: scan packet headers and write packet references.
 
+The driver divides the captures into file ranges and groups these into tasks (`plan_index_tasks`).
 The references stay in files under the staging folder. The driver receives only where they are, how
-much work each group of flows is, and a summary of each file range.
+much work each group of flows is, a summary of each file range, and the TLS secrets found in it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polymux.capture import CaptureLimits, FileSummary, FlowFilter, merge_summaries
-from polymux.spark.batch.reference_shuffle import IndexResult, ReferenceWriter
-from polymux.spark.batch.task_planning import IndexSpan, index_span
-from polymux.spark.runtime.gc_freeze import freeze_gc
+from polymux.capture import (
+    CaptureLimits,
+    FileIndex,
+    FileRange,
+    FileSummary,
+    FlowFilter,
+    SensorNaming,
+    index_range,
+    merge_summaries,
+    plan_ranges,
+)
+from polymux.capture.io.discovery import CaptureFile
+from polymux.capture.io.paths import is_url
+from polymux.capture.io.remote import open_capture
+from polymux.capture.io.sources import (
+    FileIdentity,
+    IndexedSource,
+    LostInput,
+    StoredSource,
+    open_source,
+)
+from polymux.capture.packets.file_summary import UNREADABLE
+from polymux.core.errors import CaptureError, CaptureUnavailable
+from polymux.spark.batch.capture_copies import CaptureCopy
+from polymux.spark.batch.reference_shuffle import (
+    INDEX_FOLDER,
+    MAX_REPORTED_BUCKETS,
+    MIN_BUCKETS,
+    IndexResult,
+    IndexTotals,
+    ReferenceWriter,
+    bucket_count,
+    reported_buckets,
+)
+from polymux.spark.runtime.task_errors import task_errors
+from polymux.spark.runtime.worker_memory import freeze_gc, use_spark_local_dirs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+MAX_TASK_BYTES = 1 << 30  # most bytes of captures per task
+MIN_TASK_BYTES = 4 << 20  # a smaller task does not pay for its overhead of about 40 ms
+SPLIT_TOLERANCE = 1.25  # a file up to this factor larger than the target is not split
+
+
+@dataclass(frozen=True)
+class IndexSpan:
+    """A range of one file, for one task to index. `listed_bytes` is the size of the file when it
+    was found, 0 if that is not known."""
+
+    path: str
+    file_range: FileRange
+    listed_bytes: int = 0
+
+
+def plan_index_tasks(
+    captures: Sequence[CaptureFile],
+    cores: int,
+    target_bytes: int = 0,
+    cut: Callable[[Sequence[str], int], dict[str, list[FileRange]]] | None = None,
+) -> list[list[IndexSpan]]:
+    """Group file ranges into index tasks of about equal size.
+
+    Large files are split, small ones share a task. Files behind URLs are not split: finding the
+    boundaries would mean fetching them once more.
+
+    Args:
+        captures: The files and their sizes.
+        cores: The number of tasks that run at a time.
+        target_bytes: Target size of a task; 0 chooses one that keeps every core busy.
+        cut: Called with the paths of large files and the target size; returns the ranges of each.
+            None reads the files in this process.
+    """
+    target = target_bytes or max(MIN_TASK_BYTES, even_task_size(total_bytes(captures), cores))
+    large = [
+        capture.path
+        for capture in captures
+        if not is_url(capture.path) and capture.size > target * SPLIT_TOLERANCE
+    ]
+    ranges = (cut or cut_files)(large, target) if large else {}
+    tasks: list[list[IndexSpan]] = []
+    room = 0
+    for capture in captures:
+        for piece in ranges.get(capture.path) or [FileRange()]:
+            size = (piece.end if piece.end >= 0 else capture.size) - piece.start
+            if not tasks or size > 2 * room:  # less than half of it fits
+                tasks.append([])
+                room = target
+            tasks[-1].append(IndexSpan(capture.path, piece, capture.size))
+            room -= size
+    return tasks
+
+
+def cut_files(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
+    """Divide each of these files into ranges of about `target` bytes."""
+    return {path: plan_ranges(path, target=target) for path in paths}
+
+
+def cut_in_tasks(spark: SparkSession) -> Callable[[Sequence[str], int], dict[str, list[FileRange]]]:
+    """Return the function for `plan_index_tasks` that reads each large file in a task of its own.
+
+    Finding the boundaries of packets reads a file once, unless there is an index beside it.
+    """
+
+    def cut(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
+        if len(paths) == 1:
+            return cut_files(paths, target)  # a single task would take as long
+        each = spark.sparkContext.parallelize(paths, len(paths))
+        return dict(each.map(lambda path: (path, plan_ranges(path, target=target))).collect())
+
+    return cut
+
+
+def total_bytes(captures: Sequence[CaptureFile]) -> int:
+    """Return the size of all captures together, in bytes."""
+    return sum(capture.size for capture in captures)
+
+
+def even_task_size(total: int, cores: int) -> int:
+    """Size of equal tasks: as few rounds over all cores as `MAX_TASK_BYTES` allows."""
+    rounds = -(-total // (MAX_TASK_BYTES * cores))
+    return -(-total // max(1, rounds * cores))
 
 
 def run_index_stage(
@@ -27,39 +145,170 @@ def run_index_stage(
     limits: CaptureLimits,
     ports: tuple[int, ...] = (),
     filters: tuple[str, ...] = (),
-) -> list[IndexResult]:
-    """Run the stage on the workers. Return one result per task, in the order of `tasks`."""
-    numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    return numbers.mapPartitions(index_task(tasks, staging, limits, ports, filters)).collect()
+    analyze_tasks: int = 0,
+    sensors: SensorNaming | None = None,
+) -> IndexTotals:
+    """Run the stage on the workers. Return the sum of its results.
+
+    `analyze_tasks` is how many tasks are expected to analyze the result.
+
+    Raises:
+        CaptureUnavailable: A capture cannot be read, or has changed since it was found.
+    """
+    buckets = bucket_count(analyze_tasks or len(tasks))
+    reported = reported_buckets(len(tasks))
+    run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors)
+    totals = IndexTotals(buckets)
+    with task_errors():
+        for packed in spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect():
+            totals.add(IndexResult.unpack(packed))
+    return totals
 
 
 def index_task(
-    tasks: list[list[IndexSpan]],
     staging: str,
     limits: CaptureLimits,
-    ports: tuple[int, ...],
-    filters: tuple[str, ...],
-) -> Callable[[Iterable[int]], Iterator[IndexResult]]:
-    """Return the function of a Spark task; each number it receives is an index into `tasks`."""
+    ports: tuple[int, ...] = (),
+    filters: tuple[str, ...] = (),
+    buckets: int = MIN_BUCKETS,
+    reported: int = MAX_REPORTED_BUCKETS,
+    sensors: SensorNaming | None = None,
+) -> Callable[[list[IndexSpan]], bytes]:
+    """Return the function of a Spark task, which indexes spans and returns a packed result."""
 
-    def run(numbers: Iterable[int]) -> Iterator[IndexResult]:
+    def run(spans: list[IndexSpan]) -> bytes:
         freeze_gc("index")
-        flow_filter = FlowFilter(ports, filters)
-        for number in numbers:
-            with ReferenceWriter(staging) as writer:
-                for span in tasks[number]:
-                    index = index_span(span, limits, flow_filter, writer.add)
-                    writer.add(index.rows)
-                    summary = {**asdict(index.summary), "start": span.file_range.start}
-                    writer.result.summaries.append(json.dumps(summary))
-            yield writer.result
+        use_spark_local_dirs()
+        flow_filter = FlowFilter(ports, filters, sensors)
+        with ReferenceWriter(staging, buckets, reported) as writer:
+            for span in spans:
+                index_into(writer, span, staging, limits, flow_filter)
+        return writer.result.pack()
 
     return run
 
 
-def summaries_of(results: Iterable[IndexResult]) -> list[FileSummary]:
+def index_into(
+    writer: ReferenceWriter,
+    span: IndexSpan,
+    staging: str,
+    limits: CaptureLimits,
+    flow_filter: FlowFilter,
+) -> None:
+    """Index a span, add its rows and its summary to `writer`, and copy a capture that is slow to
+    read twice."""
+    with ExitStack() as stack:
+        opened = _open(span, limits)
+        if isinstance(opened, FileSummary):
+            _add_summary(writer, span, opened)
+            return
+        stack.callback(opened.close)
+        identity = _identity(opened)
+        # Reading it once more would fetch or decompress it once more.
+        slow = is_url(span.path) or bool(opened.compression)
+        copy = CaptureCopy(Path(staging, INDEX_FOLDER)) if slow else None
+        try:
+            index = index_range(
+                span.path,
+                span.file_range,
+                limits=limits,
+                wanted=flow_filter,
+                source=IndexedSource(opened, copy.write if copy else None),
+                emit=lambda rows: writer.add(rows, str(identity)),
+            )
+            _check(identity, opened)
+        except BaseException:
+            if copy is not None:
+                copy.discard()
+            raise
+        writer.add(index.rows, str(identity))
+        if copy is not None:
+            copy.close()
+            if copy.name:
+                writer.add_copy(span.path, copy.name)
+        writer.result.read_bytes += opened.bytes_read
+        writer.result.secrets += index.secrets
+    _add_summary(writer, span, index.summary)
+
+
+def _add_summary(writer: ReferenceWriter, span: IndexSpan, summary: FileSummary) -> None:
+    fields = {**asdict(summary), "start": span.file_range.start}
+    writer.result.summaries.append(json.dumps(fields))
+
+
+def index_span(
+    span: IndexSpan,
+    limits: CaptureLimits,
+    flow_filter: FlowFilter,
+    known: FileIdentity | None = None,
+) -> tuple[FileIndex, FileIdentity | None]:
+    """Scan the packet headers of a span of a local file or URL.
+
+    Returns the index, and what the file was; None if there was nothing to read. Damage inside the
+    file is in the summary of the index; it does not raise. `known` is what the file was when
+    another span of it was indexed.
+
+    Raises:
+        LostInput: The file cannot be read, or has changed since it was listed or known.
+    """
+    opened = _open(span, limits)
+    if isinstance(opened, FileSummary):
+        return FileIndex(opened), None
+    try:
+        if known is not None:
+            _check(known, opened)
+        identity = _identity(opened)
+        index = index_range(
+            span.path, span.file_range, limits=limits, wanted=flow_filter,
+            source=IndexedSource(opened),
+        )  # fmt: skip
+        _check(identity, opened)
+        return index, identity
+    finally:
+        opened.close()
+
+
+def _open(span: IndexSpan, limits: CaptureLimits) -> StoredSource | FileSummary:
+    """Open the file of a span; or the summary of a file that can never be read.
+
+    Raises:
+        LostInput: The file cannot be opened, or is shorter than it was when it was found.
+    """
+    try:
+        open_file = open_capture if is_url(span.path) else open_source
+        source = open_file(span.path, limits)
+    except CaptureUnavailable as problem:
+        raise LostInput(str(problem)) from None
+    except CaptureError as failure:
+        return FileSummary(span.path, None, UNREADABLE, error=str(failure))
+    size = source.opened_version.size
+    if size < span.listed_bytes:
+        source.close()
+        raise LostInput(
+            f"{span.path}: has {size} bytes here, but had {span.listed_bytes} when it was found; "
+            "driver and workers must see the same files"
+        )
+    return source
+
+
+def _identity(source: StoredSource) -> FileIdentity:
+    try:
+        return FileIdentity.of(source)
+    except CaptureUnavailable as problem:
+        raise LostInput(str(problem)) from None
+
+
+def _check(identity: FileIdentity, source: StoredSource) -> None:
+    """Raise LostInput if the file has changed since it was opened."""
+    try:
+        identity.check(source, source.version())
+    except CaptureUnavailable as problem:
+        raise LostInput(str(problem)) from None
+
+
+def summaries_of(totals: IndexTotals) -> list[FileSummary]:
     """Return the summaries of all spans, sorted by file and offset."""
-    entries = [json.loads(text) for result in results for text in result.summaries]
+    entries = [json.loads(text) for text in totals.summaries]
     entries.sort(key=lambda entry: (entry["file"], entry["start"]))
     return [FileSummary(**{k: v for k, v in entry.items() if k != "start"}) for entry in entries]
 

@@ -4,11 +4,11 @@ Four steps:
 
 1. index: every task scans the packet headers of some file ranges and writes packet references
    (`index_stage`, `reference_shuffle`);
-2. plan: the driver assigns flows to tasks by cost (`task_planning`);
+2. plan: the driver assigns flows to tasks by cost (`analyze_stage.plan_analyze_tasks`);
 3. analyze: every task reads its flows' references and payload, analyzes their sessions and writes
    rows as Parquet files (`analyze_stage`);
-4. publish: the driver moves the files of successful attempts into place in one step
-   (`atomic_output`).
+4. publish: the driver names the files of successful attempts in a manifest and puts them into
+   place in one step (`atomic_output`).
 
 Neither packets nor rows pass through the JVM.
 """
@@ -23,14 +23,22 @@ from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter, write_empty_tables
-from polymux.capture import CaptureLimits, FileSummary, FlowFilter
+from polymux.analysis.tls.key_files import read_key_option
+from polymux.capture import CaptureLimits, FileSummary, FlowFilter, SensorNaming
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.paths import AnyPath, AnyPaths, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.batch.analyze_stage import StageResult, run_analyze_stage
+from polymux.spark.batch.analyze_stage import StageResult, plan_analyze_tasks, run_analyze_stage
 from polymux.spark.batch.atomic_output import StagedOutput
-from polymux.spark.batch.index_stage import merge_by_file, run_index_stage, summaries_of
-from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
+from polymux.spark.batch.index_stage import (
+    cut_in_tasks,
+    merge_by_file,
+    plan_index_tasks,
+    run_index_stage,
+    summaries_of,
+    total_bytes,
+)
+from polymux.spark.runtime.job_progress import job_description
 from polymux.spark.runtime.worker_checks import check_workers
 
 if TYPE_CHECKING:
@@ -45,11 +53,15 @@ class Analysis:
     captures: list[FileSummary]
     total: StageResult
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: index, analyze, publish
+    indexed_packets: int = 0  # TCP packets that the index found
+    capture_bytes: int = 0  # size of the captures, as they are stored
+    read_bytes: int = 0  # bytes that were read of them, in all stages
 
     @property
     def conserved(self) -> bool:
-        """Whether every byte of every session is accounted for."""
-        return self.total.unbalanced_count == 0
+        """Whether every packet of the index was analyzed, and every byte of every session is
+        accounted for."""
+        return self.total.unbalanced_count == 0 and self.total.packets == self.indexed_packets
 
     @property
     def unread(self) -> list[FileSummary]:
@@ -66,14 +78,16 @@ def analyze(
     ports: dict[int, str] | None = None,
     filters: Sequence[str] = (),
     content: bool = False,
+    keys: str | Sequence[str] = (),
     limits: CaptureLimits | None = None,
     max_partition_bytes: int = 0,
     on_stage: Callable[[str], None] | None = None,
+    sensors: SensorNaming | None = None,
 ) -> Analysis:
     """Analyze captures and write the tables below `out`.
 
-    `out` is replaced as a whole when everything has succeeded. If anything raises, a former output
-    stays as it was.
+    The tables of `out` are replaced all at once when everything has succeeded. If anything raises,
+    the former ones stay as they were.
 
     Args:
         spark: A session with its own driver; Spark Connect clients are not supported.
@@ -83,16 +97,23 @@ def analyze(
         ports: Protocol strings by port.
         filters: Only these flows, each as `host:port`.
         content: Also write the table `content`, which holds the payload.
+        keys: TLS key logs: a file, directory or glob, or several of them. They are read by the
+            driver and sent to the tasks; secrets in the captures themselves are used anyway.
         limits: Limits for reading captures.
         max_partition_bytes: Target size of a task; 0 chooses one.
         on_stage: Called with the name of each stage as it begins: index, analyze, publish.
+        sensors: How the sensor of each capture is found.
 
     Returns:
         The counters of the run.
 
     Raises:
         CaptureError: An input cannot be found.
+        CaptureUnavailable: An input cannot be read, or changed during the run. Damage inside a file
+            does not raise: it is in the table `captures`.
+        OutputBusy: Another run writes to `out`.
         UnwritableOutput: `out` cannot be written.
+        BadKeyLog: A key log cannot be used.
         PolymuxError: An option is invalid, or the workers cannot do the work.
     """
     if not hasattr(type(spark), "sparkContext") or "connect" in type(spark).__module__:
@@ -100,7 +121,9 @@ def analyze(
             "analyze needs a session with its own driver, and this one is a Spark Connect client; "
             "run it on the server, or read captures with spark.read.format('polymux')"
         )
-    options = AnalysisOptions(protocol, ports or {})
+    options = AnalysisOptions(
+        protocol, ports or {}, keys=read_key_option(keys), sensors=sensors or SensorNaming()
+    )
     options = options.with_content() if content else options
     limits = limits or CaptureLimits()
     try:
@@ -116,7 +139,8 @@ def analyze(
         if on_stage is not None:
             on_stage(name)
         started = time.perf_counter()
-        yield
+        with job_description(spark, f"polymux: {name} {plural_captures(len(files))} to {out}"):
+            yield
         seconds[name] = time.perf_counter() - started
 
     try:
@@ -124,25 +148,53 @@ def analyze(
         check_workers(spark, [file.path for file in files], staging)
         cores = spark.sparkContext.defaultParallelism
         with stage("index"):
+            spans = plan_index_tasks(files, cores, max_partition_bytes, cut_in_tasks(spark))
             indexed = run_index_stage(
                 spark,
-                plan_index_tasks(files, cores, max_partition_bytes),
+                spans,
                 staging,
                 limits,
                 tuple(options.ports),
                 tuple(filters),
+                sensors=options.sensors,
             )
             captures = merge_by_file(summaries_of(indexed))
+        options = options.with_secrets(indexed.secrets)
         with stage("analyze"):
             tasks = plan_analyze_tasks(indexed, cores, max_partition_bytes)
-            index_names = [result.name for result in indexed if result.name]
-            total = run_analyze_stage(spark, tasks, index_names, staging, options, limits)
+            total = run_analyze_stage(spark, tasks, indexed.names, staging, options, limits)
+            check_packets(total.packets, indexed.packets)
         with stage("publish"):
             publish(output, total, captures, content)
     except BaseException:
         output.discard()
         raise
-    return Analysis(str(output.final), captures, total, seconds)
+    return Analysis(
+        str(output.final),
+        captures,
+        total,
+        seconds,
+        indexed.packets,
+        total_bytes(files),
+        indexed.read_bytes + total.read_bytes,
+    )
+
+
+def plural_captures(count: int) -> str:
+    return "1 capture" if count == 1 else f"{count} captures"
+
+
+def check_packets(analyzed: int, indexed: int) -> None:
+    """Check that the analysis has seen every packet of the index.
+
+    Raises:
+        PolymuxError: It has not; nothing may be published.
+    """
+    if analyzed != indexed:
+        raise PolymuxError(
+            f"the analysis saw {analyzed} of the {indexed} packets that the index found: nothing "
+            "was published; this is a bug in polymux, please report it"
+        )
 
 
 def publish(
@@ -150,8 +202,9 @@ def publish(
 ) -> None:
     """Complete the tables with `captures` and with empty ones, and put them in place."""
     output.collect_files(total.files)
-    with TableWriter(output.ready, "part-captures") as writer:
+    with TableWriter(output.ready, f"part-captures-{output.run}") as writer:
         writer.add_captures(captures)
+    output.count_rows("captures", f"{writer.name}.parquet", len(captures))
     write_empty_tables(output.ready)
     if content:
         write_empty_tables(output.ready, ["content"])

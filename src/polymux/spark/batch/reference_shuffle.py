@@ -7,46 +7,82 @@ tables anyway, so the references, a few percent of the captures, use it too. Com
 own shuffle this takes a third of the time and no Java memory, and a task can read the references of
 a huge flow in pieces.
 
-An index task writes one pair of files: `NAME.refs` has the references themselves, and `NAME.rows`,
-an Arrow file, has one row for each direction of a flow in a span, with the position of its
-references. Flows are hashed into `BUCKET_COUNT` buckets. The driver receives only the cost of each
-bucket and of the heaviest flows; from these it plans the analyze tasks, each a `FlowSelection`.
+An index task writes one file: the references, and one row for each direction of a flow in a span,
+sorted by bucket. Flows are hashed into buckets, whose number follows the amount
+of data (`bucket_count`). The driver receives a few hundred bytes of each task: its costs in all, of
+its heaviest buckets and of its heaviest flows (`IndexResult`). It adds them up (`IndexTotals`) and
+plans the analyze tasks, each a `FlowSelection` of consecutive buckets.
+
+Layout of a file, little-endian, the parts without padding between them:
+
+    references   32 bytes each, those of a row together, in the order in which they were found
+    rows         one for each direction of a flow in a span, sorted by bucket
+    bucket table the position of each bucket's first row and the end of the last, 8 bytes each
+    names        JSON: the captures and hints that rows name by number, the copies of captures
+    footer       the positions of these parts
+
+A task that analyzes some consecutive buckets reads the footer, two entries of the bucket table and
+the rows between them: its own part, however many buckets the file has.
 """
 
 from __future__ import annotations
 
+import heapq
+import json
 import os
+import struct
 import tempfile
 import uuid
 import zlib
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from polymux.capture import FlowRefs
+from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.capture.packets.packet_refs import CAPTURED_BITS, REF_BYTES
 from polymux.core.errors import PolymuxError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 INDEX_FOLDER = "index"
-BUCKET_COUNT = 4096
+INDEX_SUFFIX = ".refs"
+MIN_BUCKETS, MAX_BUCKETS = 1024, 65536
+BUCKETS_PER_TASK = 64  # so that the costs of analyze tasks differ by little
 MAX_ROW_REF_BYTES = REF_BYTES << 15  # bytes of references per row; longer rows are split
 OFFSET_SHIFT = int(CAPTURED_BITS)
 PACKET_COST = 500  # estimated cost of analyzing a packet, in bytes
 MAX_EAGER_REF_BYTES = 256 << 10  # a flow with more bytes of references is read in pieces
 MAX_HELD_REF_BYTES = 4 << 20  # most bytes that an analysis holds of a flow's references and order
 REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
-MAX_REPORTED_FLOWS = 16  # heaviest flows of a span that the driver receives one by one
+# The heaviest buckets that an index task reports one by one: fewer if there are many tasks, so that
+# the driver does not hold more than this many for all of them, or MIN_REPORTED each.
+MAX_REPORTED_BUCKETS = 1 << 17
+MIN_REPORTED_BUCKETS = 24
+BUCKETS_PER_REPORTED_FLOW = 8  # flows are reported one by one too, fewer than buckets
+MAX_TOTAL_FLOWS = 4096  # heaviest flows of all tasks that the driver remembers
+# flow bytes, direction, capture, hints, start, first and last timestamp, position and size of refs
+ROW = struct.Struct("<HBIIqqqqq")
+FOOTER = struct.Struct("<8sIQQQQ")
+MAGIC = b"polymux1"
 
 
-def bucket_of(flow: bytes) -> int:
+def bucket_count(tasks: int) -> int:
+    """Return the number of buckets for this many analyze tasks, a power of two."""
+    wanted = max(1, tasks) * BUCKETS_PER_TASK
+    return min(MAX_BUCKETS, max(MIN_BUCKETS, 1 << (wanted - 1).bit_length()))
+
+
+def bucket_of(flow: bytes, buckets: int = MIN_BUCKETS) -> int:
     """Return the bucket of a flow key; the same in every process."""
-    return zlib.crc32(flow) % BUCKET_COUNT
+    return zlib.crc32(flow) % buckets
+
+
+def reported_buckets(tasks: int) -> int:
+    """Return how many buckets each of `tasks` index tasks reports one by one."""
+    return max(MIN_REPORTED_BUCKETS, MAX_REPORTED_BUCKETS // max(1, tasks))
 
 
 def cost_of(row: FlowRefs) -> int:
@@ -58,101 +94,289 @@ def cost_of(row: FlowRefs) -> int:
     return row.packets * PACKET_COST
 
 
+class CaptureEntry(NamedTuple):
+    """A capture that rows name: its path, place in a recording, and identity."""
+
+    path: str
+    recording: str
+    file_number: int
+    identity: str
+
+
+class RowWriter:
+    """Collects the rows of one file, packed, and writes everything behind the references."""
+
+    def __init__(self, buckets: int) -> None:
+        self._buckets = buckets
+        self._rows = bytearray()
+        self._row_at = array("q")
+        self._row_buckets = array("I")
+        self.copies: dict[str, str] = {}
+        """The names of the copies of captures, by path."""
+        self._captures: dict[CaptureEntry, int] = {}
+        self._hints: dict[tuple[str, ...], int] = {}
+
+    def add(self, row: FlowRefs, bucket: int, refs_at: int, identity: str) -> None:
+        """Add a row whose references are at position `refs_at` of the file."""
+        capture = CaptureEntry(row.file, row.recording, row.file_number, identity)
+        self._row_at.append(len(self._rows))
+        self._row_buckets.append(bucket)
+        self._rows += ROW.pack(
+            len(row.flow),
+            row.direction,
+            self._captures.setdefault(capture, len(self._captures)),
+            self._hints.setdefault(row.hints, len(self._hints)),
+            row.start,
+            row.first_at,
+            row.last_at,
+            refs_at,
+            len(row.refs),
+        )
+        self._rows += row.flow
+
+    def finish(self, file: BinaryIO, rows_at: int) -> None:
+        """Write the rows and what follows them at `rows_at`, the end of the references."""
+        ends = [*self._row_at[1:], len(self._rows)]
+        starts = array("q")
+        position = rows_at
+        buckets = self._row_buckets
+        for row in sorted(range(len(buckets)), key=buckets.__getitem__):
+            while len(starts) <= buckets[row]:
+                starts.append(position)
+            file.write(self._rows[self._row_at[row] : ends[row]])
+            position += ends[row] - self._row_at[row]
+        while len(starts) <= self._buckets:
+            starts.append(position)
+        file.write(starts.tobytes())
+        names = json.dumps([list(self._captures), list(self._hints), self.copies]).encode()
+        file.write(names)
+        names_at = position + len(starts) * 8
+        file.write(FOOTER.pack(MAGIC, self._buckets, rows_at, position, names_at, len(names)))
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """The rows of consecutive buckets, packed, with what they name by number."""
+
+    rows: bytes
+    captures: list[CaptureEntry]
+    hints: list[tuple[str, ...]]
+    copies: dict[str, str]
+
+    def row(self, position: int) -> FlowRefs:
+        """The row at a position that `positions` gave, without its references."""
+        size, direction, capture, hints, start, first_at, last_at, _, _ = ROW.unpack_from(
+            self.rows, position
+        )
+        flow = self.rows[position + ROW.size : position + ROW.size + size]
+        entry = self.captures[capture]
+        return FlowRefs(
+            flow, direction, entry.path, start, first_at, last_at, b"", self.hints[hints],
+            recording=entry.recording, file_number=entry.file_number,
+        )  # fmt: skip
+
+    def refs_at(self, position: int) -> tuple[int, int]:
+        """Position and size of the references of a row."""
+        fields = ROW.unpack_from(self.rows, position)
+        return fields[7], fields[8]
+
+    def positions(self) -> Iterator[tuple[int, bytes, int]]:
+        """Yield the position of each row, its flow, and the timestamp of its first packet."""
+        position = 0
+        while position < len(self.rows):
+            size, _, _, _, _, first_at, _, _, _ = ROW.unpack_from(self.rows, position)
+            end = position + ROW.size + size
+            yield position, self.rows[position + ROW.size : end], first_at
+            position = end
+
+
+def read_part(path: str, buckets: range) -> FilePart:
+    """Read the rows of these buckets from a file.
+
+    Raises:
+        FileNotFoundError: The file is not there.
+        PolymuxError: It is not complete.
+    """
+    fd = os.open(path, os.O_RDONLY)  # a file object would take twice as long
+    try:
+        end = os.lseek(fd, 0, os.SEEK_END)
+        footer = os.pread(fd, FOOTER.size, max(0, end - FOOTER.size))
+        if len(footer) != FOOTER.size or footer[:8] != MAGIC:
+            raise PolymuxError(f"{path}: is not complete")
+        _, _, _, table_at, names_at, names_size = FOOTER.unpack(footer)
+        table = os.pread(fd, (len(buckets) + 1) * 8, table_at + buckets.start * 8)
+        first = int.from_bytes(table[:8], "little")
+        rows = os.pread(fd, int.from_bytes(table[-8:], "little") - first, first)
+        if not rows:
+            return FilePart(b"", [], [], {})
+        captures, hints, copies = json.loads(os.pread(fd, names_size, names_at))
+    finally:
+        os.close(fd)
+    entries = [CaptureEntry(*entry) for entry in captures]
+    return FilePart(rows, entries, [tuple(texts) for texts in hints], copies)
+
+
 @dataclass
 class IndexResult:
-    """What an index task returns to the driver: the name of its files, and costs."""
+    """What an index task returns to the driver: the name of its file, its spans, and costs."""
 
-    name: str = ""  # without suffix; empty if there were no rows
+    name: str = ""  # empty if there were no rows
     summaries: list[str] = field(default_factory=list)  # one per span, as JSON
+    packets: int = 0  # that the references stand for
+    cost: int = 0
+    bucket_costs: dict[int, int] = field(default_factory=dict)  # of the heaviest, part of `cost`
+    heavy_flow_costs: dict[bytes, int] = field(default_factory=dict)  # part of `cost`
+    read_bytes: int = 0  # of captures
+    secrets: list[bytes] = field(default_factory=list, repr=False)  # TLS key logs in the captures
+
+    def pack(self) -> bytes:
+        """Encode the result for the way to the driver."""
+        flows = [[flow.hex(), cost] for flow, cost in self.heavy_flow_costs.items()]
+        fields = (
+            self.name, self.summaries, self.packets, self.cost, list(self.bucket_costs.items()),
+            flows, self.read_bytes, [text.hex() for text in self.secrets],
+        )  # fmt: skip
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> IndexResult:
+        """Decode what `pack` returned."""
+        fields = json.loads(zlib.decompress(data))
+        name, summaries, packets, cost, buckets, flows, read, secrets = fields
+        flow_costs = {bytes.fromhex(flow): cost for flow, cost in flows}
+        texts = [bytes.fromhex(text) for text in secrets]
+        return cls(name, summaries, packets, cost, dict(buckets), flow_costs, read, texts)
+
+
+@dataclass
+class IndexTotals:
+    """The sum of all index tasks. Of each task only its name and its summaries are kept."""
+
+    buckets: int = MIN_BUCKETS
+    names: list[str] = field(default_factory=list)
+    summaries: list[str] = field(default_factory=list)
+    packets: int = 0
+    cost: int = 0
     bucket_costs: dict[int, int] = field(default_factory=dict)
-    heavy_flow_costs: dict[bytes, int] = field(default_factory=dict)  # included in `bucket_costs`
+    flow_costs: dict[bytes, int] = field(default_factory=dict)
+    read_bytes: int = 0
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+
+    def add(self, result: IndexResult) -> None:
+        """Add the result of one task."""
+        if result.name:
+            self.names.append(result.name)
+        self.summaries += result.summaries
+        self.packets += result.packets
+        self.cost += result.cost
+        self.read_bytes += result.read_bytes
+        self.secrets += result.secrets
+        for bucket, cost in result.bucket_costs.items():
+            self.bucket_costs[bucket] = self.bucket_costs.get(bucket, 0) + cost
+        for flow, cost in result.heavy_flow_costs.items():
+            self.flow_costs[flow] = self.flow_costs.get(flow, 0) + cost
+        if len(self.flow_costs) > 2 * MAX_TOTAL_FLOWS:
+            self.flow_costs = _heaviest(self.flow_costs, MAX_TOTAL_FLOWS)
+
+    def cost_of_each_bucket(self) -> list[float]:
+        """Return the cost of each bucket; what no task reported one by one is spread evenly."""
+        even = (self.cost - sum(self.bucket_costs.values())) / self.buckets
+        return [even + self.bucket_costs.get(bucket, 0) for bucket in range(self.buckets)]
+
+
+def _heaviest(costs: dict[bytes, int], count: int) -> dict[bytes, int]:
+    return dict(heapq.nlargest(count, costs.items(), key=lambda item: (item[1], item[0])))
 
 
 @dataclass(frozen=True)
 class FlowSelection:
-    """The flows of one analyze task: without `buckets`, exactly `flows`; otherwise all flows of
-    those buckets except `flows`."""
+    """The flows of one analyze task.
 
-    buckets: frozenset[int] = frozenset()
+    All flows of `buckets` except `flows`; or exactly `flows`, if `only_flows` is set.
+    """
+
+    buckets: range = range(0)
     flows: frozenset[bytes] = frozenset()
+    only_flows: bool = False
+
+    def accepts(self, flow: bytes) -> bool:
+        """Whether a flow of `buckets` belongs to the task."""
+        return (flow in self.flows) == self.only_flows
 
 
 class ReferenceWriter:
-    """Writes the pair of files of one attempt. Use as a context manager.
+    """Writes the file of one attempt. Use as a context manager.
 
-    The files are complete when the context ends, and removed if it ends with an exception. Without
+    The file is complete when the context ends, and removed if it ends with an exception. Without
     any row no file is written, and `result.name` is empty.
     """
 
-    def __init__(self, staging: str) -> None:
+    def __init__(
+        self, staging: str, buckets: int = MIN_BUCKETS, reported: int = MAX_REPORTED_BUCKETS
+    ) -> None:
         self.result = IndexResult(uuid.uuid4().hex)
-        self._folder = Path(staging, INDEX_FOLDER)
+        self._buckets = buckets
+        self._reported = reported
+        self._bucket_costs: dict[int, int] = {}
+        self._path = Path(staging, INDEX_FOLDER, self.result.name + INDEX_SUFFIX)
         self._refs_written = 0
-        self._stack = ExitStack()
-        self._refs: BinaryIO | None = None
-        self._rows: pa.ipc.RecordBatchFileWriter | None = None
+        self._file: BinaryIO | None = None
+        self._rows = RowWriter(buckets)
 
-    def add(self, rows: Sequence[FlowRefs]) -> None:
-        """Add the rows of a part of a span; both directions of a flow must be in the same call."""
+    def add(self, rows: Sequence[FlowRefs], identity: str = "") -> None:
+        """Add the rows of a part of a span; both directions of a flow must be in the same call.
+
+        `identity` is that of the capture.
+        """
         if not rows:
             return
+        if self._file is None:
+            self._path.parent.mkdir(exist_ok=True)
+            self._file = open(self._path, "wb", buffering=1 << 20)  # noqa: SIM115  # see __exit__
         costs: dict[bytes, int] = {}
         for row in rows:
-            bucket, cost = bucket_of(row.flow), cost_of(row)
-            self.result.bucket_costs[bucket] = self.result.bucket_costs.get(bucket, 0) + cost
+            bucket, cost = bucket_of(row.flow, self._buckets), cost_of(row)
+            self._bucket_costs[bucket] = self._bucket_costs.get(bucket, 0) + cost
             costs[row.flow] = costs.get(row.flow, 0) + cost
-        for flow in sorted(costs, key=lambda flow: -costs[flow])[:MAX_REPORTED_FLOWS]:
-            self.result.heavy_flow_costs[flow] = (
-                self.result.heavy_flow_costs.get(flow, 0) + costs[flow]
-            )
-        self._write([piece for row in _split_long_rows(rows) for piece in row])
+            self.result.cost += cost
+            self.result.packets += row.packets
+        heavy = self.result.heavy_flow_costs
+        for flow, cost in _heaviest(costs, self._most_flows()).items():
+            heavy[flow] = heavy.get(flow, 0) + cost
+        for group in _split_long_rows(rows):
+            for row in group:
+                bucket = bucket_of(row.flow, self._buckets)
+                self._rows.add(row, bucket, self._refs_written, identity)
+                self._refs_written += self._file.write(row.refs)
 
-    def _write(self, rows: Sequence[FlowRefs]) -> None:
-        import pyarrow as pa
+    def add_copy(self, path: str, name: str) -> None:
+        """Note the copy of a capture, a file beside this one."""
+        self._rows.copies[path] = name
 
-        from polymux.analysis.arrow.arrays import make_array
-
-        if self._refs is None:
-            self._folder.mkdir(exist_ok=True)
-            name = self._folder / self.result.name
-            refs = open(f"{name}.refs", "wb", buffering=0)  # noqa: SIM115  # closed by the stack
-            self._refs = self._stack.enter_context(refs)
-            sink = self._stack.enter_context(pa.OSFile(f"{name}.rows", "wb"))
-            self._rows = self._stack.enter_context(pa.ipc.new_file(sink, _schema()))
-        starts = []
-        for row in rows:
-            starts.append(self._refs_written)
-            self._refs_written += self._refs.write(row.refs)
-        columns: list[Sequence[Any]] = [
-            [bucket_of(row.flow) for row in rows],
-            [row.flow for row in rows],
-            [row.direction for row in rows],
-            [row.file for row in rows],
-            [row.start for row in rows],
-            [row.first_at for row in rows],
-            [row.last_at for row in rows],
-            [list(row.hints) for row in rows],
-            starts,
-            [len(row.refs) for row in rows],
-        ]
-        assert self._rows is not None  # opened together with `_refs`
-        arrays = [
-            make_array(values, column.type)
-            for values, column in zip(columns, _schema(), strict=True)
-        ]
-        self._rows.write_batch(pa.record_batch(arrays, schema=_schema()))
+    def _most_flows(self) -> int:
+        return max(2, min(64, self._reported // BUCKETS_PER_REPORTED_FLOW))
 
     def __enter__(self) -> ReferenceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        wrote = self._refs is not None
-        self._stack.close()
-        if not wrote:
+        if self._file is None:
             self.result.name = ""
-        elif kind is not None:
-            for suffix in ("refs", "rows"):
-                (self._folder / f"{self.result.name}.{suffix}").unlink(missing_ok=True)
+            return
+        try:
+            with self._file:
+                if kind is None:
+                    self._rows.finish(self._file, self._refs_written)
+        except BaseException:
+            kind = OSError
+            raise
+        finally:
+            if kind is not None:
+                self._path.unlink(missing_ok=True)
+        result = self.result
+        costs = self._bucket_costs.items()
+        result.bucket_costs = dict(heapq.nlargest(self._reported, costs, key=lambda item: item[1]))
+        result.heavy_flow_costs = _heaviest(result.heavy_flow_costs, self._most_flows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +438,14 @@ class StoredFlow:
 class TempSpool:
     """Unnamed temporary files for the analysis of a huge flow.
 
-    `open` creates one below the staging folder; all are removed when the context ends.
+    `open` creates one; all are removed when the context ends.
     """
 
-    def __init__(self, staging: str) -> None:
-        self._folder = Path(staging, INDEX_FOLDER)
+    def __init__(self) -> None:
         self._stack = ExitStack()
 
     def open(self) -> BinaryIO:
-        return self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+        return self._stack.enter_context(tempfile.TemporaryFile(prefix="polymux-"))
 
     def __enter__(self) -> TempSpool:
         return self
@@ -234,16 +457,33 @@ class TempSpool:
 class ReferenceReader:
     """Reads the flows of one analyze task from the files of all index tasks.
 
+    The rows stay packed, about 200 bytes for each flow, until it is their turn. `identities` and
+    `copies` are those of the captures that the task reads, by path.
+
     Raises:
         PolymuxError: A file is missing, because the workers do not share a file system.
+        LostInput: A capture changed while it was being indexed.
     """
 
     def __init__(self, staging: str, names: Sequence[str], selection: FlowSelection) -> None:
         self._folder = Path(staging, INDEX_FOLDER)
-        self._flows: dict[bytes, list[ReferenceLocation]] = {}
+        self.identities: dict[str, FileIdentity] = {}
+        self.copies: dict[str, str] = {}
+        self._parts: list[FilePart] = []
+        self._paths: list[Path] = []
+        # By row: its part, its position in that, and the next row of the same flow (-1: none).
+        self._part_of = array("i")
+        self._position_of = array("q")
+        self._next_row = array("q")
+        first_rows: dict[bytes, int] = {}
+        first_at = array("q")
         for name in names:
-            for location in self._locations(name, selection):
-                self._flows.setdefault(location.row.flow, []).append(location)
+            self._add_file(name, selection, first_rows, first_at)
+        flows = sorted(first_rows.items(), key=lambda item: (first_at[item[1]], item[0]))
+        self._first_rows = array("q", [row for _, row in flows])
+
+    def __len__(self) -> int:
+        return len(self._first_rows)
 
     def flows(self) -> list[list[FlowRefs]]:
         """Return the rows of each flow without references, in the order of `__iter__`."""
@@ -251,32 +491,66 @@ class ReferenceReader:
 
     def __iter__(self) -> Iterator[StoredFlow]:
         """Yield the flows by the time of their first packet."""
-        for flow in sorted(self._flows, key=self._sort_key):
-            yield StoredFlow(self._flows[flow])
+        for first in self._first_rows:
+            locations, row = [], first
+            while row >= 0:
+                locations.append(self._location(row))
+                row = self._next_row[row]
+            yield StoredFlow(locations)
 
-    def _sort_key(self, flow: bytes) -> tuple[int, bytes]:
-        return min(location.row.first_at for location in self._flows[flow]), flow
-
-    def _locations(self, name: str, selection: FlowSelection) -> Iterator[ReferenceLocation]:
-        import pyarrow as pa
-
-        path, refs = self._folder / f"{name}.rows", self._folder / f"{name}.refs"
+    def _add_file(
+        self,
+        name: str,
+        selection: FlowSelection,
+        first_rows: dict[bytes, int],
+        first_at: array[int],
+    ) -> None:
+        path = self._folder / (name + INDEX_SUFFIX)
         try:
-            source = pa.memory_map(str(path))
+            part = read_part(str(path), selection.buckets)
         except FileNotFoundError:
             raise PolymuxError(
                 f"{path}: another worker wrote it, but it is not here: --out must be on a file "
                 "system that the driver and all workers share"
             ) from None
-        with source, pa.ipc.open_file(source) as rows:
-            for number in range(rows.num_record_batches):
-                batch = _filter_batch(rows.get_batch(number), selection)
-                for entry in batch.to_pylist():
-                    row = FlowRefs(
-                        entry["flow"], entry["direction"], entry["file"], entry["start"],
-                        entry["first_at"], entry["last_at"], b"", tuple(entry["hints"]),
-                    )  # fmt: skip
-                    yield ReferenceLocation(row, refs, entry["refs_at"], entry["refs_size"])
+        if not part.rows:
+            return
+        for entry in part.captures:
+            self._add_capture(entry)
+        self.copies.update((file, str(self._folder / copy)) for file, copy in part.copies.items())
+        number = len(self._parts)
+        self._parts.append(part)
+        self._paths.append(path)
+        for position, flow, at in part.positions():
+            if not selection.accepts(flow):
+                continue
+            row = len(self._next_row)
+            first = first_rows.setdefault(flow, row)
+            self._part_of.append(number)
+            self._position_of.append(position)
+            first_at.append(at)
+            if first == row:
+                self._next_row.append(-1)
+            else:  # behind the first row: the order of a flow's rows does not matter
+                self._next_row.append(self._next_row[first])
+                self._next_row[first] = row
+                first_at[first] = min(first_at[first], at)
+
+    def _add_capture(self, entry: CaptureEntry) -> None:
+        if not entry.identity:
+            return
+        found = FileIdentity.parse(entry.identity)
+        known = self.identities.get(entry.path, found)
+        same_size = known.size == found.size
+        if (same_size and known.samples != found.samples) or (known != found and not found.samples):
+            raise LostInput(f"{entry.path}: has changed while it was indexed; analyze it again")
+        # A capture that is still being written: the index saw at least the smaller one.
+        self.identities[entry.path] = min(known, found, key=lambda identity: identity.size)
+
+    def _location(self, row: int) -> ReferenceLocation:
+        number, position = self._part_of[row], self._position_of[row]
+        part = self._parts[number]
+        return ReferenceLocation(part.row(position), self._paths[number], *part.refs_at(position))
 
 
 def _split_long_rows(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
@@ -314,9 +588,7 @@ def _split_row(row: FlowRefs, boundaries: Sequence[int]) -> Iterator[FlowRefs]:
         if end > begin:
             refs = row.refs[begin:end]
             first_at, last_at = _packet_time(refs, 0), _packet_time(refs, len(refs) - REF_BYTES)
-            yield FlowRefs(
-                row.flow, row.direction, row.file, start, first_at, last_at, refs, row.hints
-            )
+            yield row._replace(start=start, first_at=first_at, last_at=last_at, refs=refs)
         begin = end
 
 
@@ -331,35 +603,3 @@ def packet_offset(refs: bytes, position: int) -> int:
 def _packet_time(refs: bytes, position: int) -> int:
     """Return the timestamp of the same packet, in nanoseconds."""
     return int.from_bytes(refs[position + 8 : position + 16], "little", signed=True)
-
-
-def _filter_batch(batch: pa.RecordBatch, selection: FlowSelection) -> pa.RecordBatch:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from polymux.analysis.arrow.arrays import make_array
-
-    flows = pc.is_in(batch.column("flow"), make_array(sorted(selection.flows), pa.binary()))
-    if not selection.buckets:
-        return batch.filter(flows)
-    buckets = pc.is_in(batch.column("bucket"), make_array(sorted(selection.buckets), pa.int32()))
-    return batch.filter(pc.and_(buckets, pc.invert(flows)))
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("bucket", pa.int32()),
-            ("flow", pa.binary()),
-            ("direction", pa.int32()),
-            ("file", pa.string()),
-            ("start", pa.int64()),
-            ("first_at", pa.int64()),
-            ("last_at", pa.int64()),
-            ("hints", pa.list_(pa.string())),
-            ("refs_at", pa.int64()),
-            ("refs_size", pa.int64()),
-        ]
-    )

@@ -3,29 +3,38 @@
 A data source cannot shuffle. The driver therefore scans the packet headers itself (gigabytes per
 second) and assigns flows to tasks. While all packet references together are at most
 `MAX_INLINE_REF_BYTES` they are sent with the tasks; otherwise a task receives only the file ranges
-that contain its flows and scans the headers of those ranges again.
+that contain its flows and scans the headers of those ranges again, as far as the driver did: a
+capture may have grown since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, sessions_of
+from polymux.capture import (
+    CaptureLimits,
+    FileSummary,
+    FlowFilter,
+    FlowRefs,
+    SensorNaming,
+    sessions_of,
+)
 from polymux.capture.io.discovery import find_inputs
-from polymux.capture.io.remote import UrlFilePool
-from polymux.spark.batch.index_stage import merge_by_file
-from polymux.spark.batch.reference_shuffle import cost_of
-from polymux.spark.batch.task_planning import IndexSpan, index_span, plan_index_tasks
+from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.sources import FileIdentity, LostInput
+from polymux.spark.batch.index_stage import IndexSpan, index_span, merge_by_file, plan_index_tasks
+from polymux.spark.batch.reference_shuffle import PACKET_COST, cost_of
 from polymux.spark.datasource.options import SourceOptions
 from polymux.spark.datasource.table_batches import (
     capture_batches,
     session_batches,
     spark_batches,
 )
+from polymux.spark.runtime.worker_memory import use_spark_local_dirs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,20 +49,24 @@ class ReadPartition:
     """The input of one task: flows with their references, or where to find them; or finished rows.
 
     Exactly one of `flows`, `flow_keys` with `spans`, and `captures` is set; an empty partition has
-    none of them.
+    none of them. `identities` are those of the captures when the driver read them, by path, and
+    `packets` is how many the flows had then.
     """
 
     flows: list[list[FlowRefs]] = field(default_factory=list)
     flow_keys: frozenset[bytes] = frozenset()
     spans: list[IndexSpan] = field(default_factory=list)
     captures: list[FileSummary] = field(default_factory=list)
+    secrets: list[bytes] = field(default_factory=list, repr=False)  # TLS key logs in the captures
+    identities: dict[str, FileIdentity] = field(default_factory=dict)
+    packets: int = 0
 
 
 class FlowSet(FlowFilter):
     """A flow filter that accepts exactly the given flows."""
 
-    def __init__(self, flow_keys: frozenset[bytes]) -> None:
-        super().__init__()
+    def __init__(self, flow_keys: frozenset[bytes], sensors: SensorNaming) -> None:
+        super().__init__(sensors=sensors)
         self._flow_keys = flow_keys
 
     def accepts(self, flow: bytes) -> bool:
@@ -74,8 +87,9 @@ class TableReader(DataSourceReader):
         """Index the captures and assign their flows to partitions. Runs on the driver.
 
         Raises:
-            CaptureError: A path cannot be found or opened. Damage inside a file does not raise: it
-                is a row of the table `captures`.
+            CaptureError: A path cannot be found.
+            LostInput: A file cannot be read. Damage inside a file does not raise: it is a row of
+                the table `captures`.
         """
         options = self.options
         files = find_inputs(options.paths)
@@ -85,10 +99,17 @@ class TableReader(DataSourceReader):
                 index.add(span)
         if options.table == "captures":
             return [InputPartition(ReadPartition(captures=merge_by_file(index.summaries)))]
-        return [InputPartition(part) for part in index.partitions() or [ReadPartition()]]
+        parts = index.partitions() or [ReadPartition()]
+        for part in parts:
+            part.secrets = index.secrets
+        return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition as the analysis produces them. Runs in a task."""
+        """Yield the rows of a partition as the analysis produces them. Runs in a task.
+
+        Raises:
+            LostInput: A capture cannot be read, or is not the file that the driver has indexed.
+        """
         options = self.options
         yield from spark_batches(options.table, options.columns, self._batches(partition.value))
 
@@ -96,11 +117,20 @@ class TableReader(DataSourceReader):
         if partition.captures:
             yield from capture_batches(partition.captures)
             return
-        limits, options = CaptureLimits(), self.options.analysis_options
-        with UrlFilePool(limits) as files:
-            for flow in partition.flows or _reindex(partition, limits):
+        limits = CaptureLimits()
+        options = self.options.analysis_options.with_secrets(partition.secrets)
+        packets = 0
+        use_spark_local_dirs()
+        with UrlFilePool(limits, partition.identities) as files:
+            for flow in partition.flows or _reindex(partition, limits, options.sensors):
+                packets += sum(row.packets for row in flow)
                 sessions = sessions_of(flow, files.reader, limits=limits, ports=options.ports)
                 yield from session_batches(sessions, options)
+        if packets != partition.packets:
+            raise LostInput(
+                f"{packets} packets were read, but the driver found {partition.packets} in the "
+                "same captures: they have changed meanwhile; run the query again"
+            )
 
 
 class FlowIndex:
@@ -108,20 +138,29 @@ class FlowIndex:
 
     def __init__(self, options: SourceOptions) -> None:
         self.summaries: list[FileSummary] = []
+        self.secrets: list[bytes] = []
         self._limits = CaptureLimits()
         self._partition_bytes = options.max_partition_bytes or DEFAULT_PARTITION_BYTES
-        self._flow_filter = FlowFilter(tuple(options.analysis_options.ports), options.filters)
+        analysis = options.analysis_options
+        self._flow_filter = FlowFilter(tuple(analysis.ports), options.filters, analysis.sensors)
         self._rows: dict[bytes, list[FlowRefs]] = {}
         self._ref_bytes = 0
         self._spans: list[IndexSpan] = []
         self.span_numbers: dict[bytes, list[int]] = {}  # indexes of the spans that contain a flow
         self.costs: dict[bytes, int] = {}
+        self.identities: dict[str, FileIdentity] = {}
         self.first_packet_times: dict[bytes, int] = {}
 
     def add(self, span: IndexSpan) -> None:
-        index = index_span(span, self._limits, self._flow_filter)
+        known = self.identities.get(span.path)
+        index, identity = index_span(span, self._limits, self._flow_filter, known)
+        if identity is not None:
+            self.identities.setdefault(span.path, identity)
         self.summaries.append(index.summary)
+        self.secrets += index.secrets
         number = len(self._spans)
+        if index.resume is not None:  # if it is None, the scan stops at the same damage again
+            span = replace(span, file_range=replace(span.file_range, end=index.resume.start))
         self._spans.append(span)
         for row in index.rows:
             self.costs[row.flow] = self.costs.get(row.flow, 0) + cost_of(row)
@@ -145,12 +184,19 @@ class FlowIndex:
         """
         partitions: list[ReadPartition] = []
         for keys in self._groups():
+            numbers = sorted({number for key in keys for number in self.span_numbers[key]})
+            spans = [self._spans[number] for number in numbers]
+            part = ReadPartition(packets=sum(self.costs[key] for key in keys) // PACKET_COST)
+            part.identities = {
+                span.path: self.identities[span.path]
+                for span in spans
+                if span.path in self.identities
+            }
             if self._rows:
-                partitions.append(ReadPartition(flows=[self._rows[key] for key in keys]))
+                part.flows = [self._rows[key] for key in keys]
             else:
-                numbers = sorted({number for key in keys for number in self.span_numbers[key]})
-                spans = [self._spans[number] for number in numbers]
-                partitions.append(ReadPartition(flow_keys=frozenset(keys), spans=spans))
+                part.flow_keys, part.spans = frozenset(keys), spans
+            partitions.append(part)
         return partitions
 
     def _groups(self) -> Iterable[list[bytes]]:
@@ -172,11 +218,14 @@ class FlowIndex:
             yield group
 
 
-def _reindex(partition: ReadPartition, limits: CaptureLimits) -> Iterator[Sequence[FlowRefs]]:
+def _reindex(
+    partition: ReadPartition, limits: CaptureLimits, sensors: SensorNaming
+) -> Iterator[Sequence[FlowRefs]]:
     """Scan the headers of the partition's spans again and yield the rows of each of its flows."""
-    flow_set = FlowSet(partition.flow_keys)
+    flow_set = FlowSet(partition.flow_keys, sensors)
     flows: dict[bytes, list[FlowRefs]] = {}
     for span in partition.spans:
-        for row in index_span(span, limits, flow_set).rows:
+        index, _ = index_span(span, limits, flow_set, partition.identities.get(span.path))
+        for row in index.rows:
             flows.setdefault(row.flow, []).append(row)
     yield from (flows[key] for key in sorted(flows))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.schema.tables import TABLES
-from polymux.capture import FlowFilter
+from polymux.analysis.tls.key_files import read_key_option
+from polymux.capture import FlowFilter, SensorNaming
 from polymux.core.errors import PolymuxError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 BATCH_OPTIONS = (
     "path",
@@ -19,11 +24,22 @@ BATCH_OPTIONS = (
     "columns",
     "port",
     "filter",
+    "keys",
+    "sensor",
+    "sensorfrom",
     "maxpartitionbytes",
 )
 STREAM_OPTIONS = (  # only for readStream
     "sessiongrace", "sessiontimeout", "idletimeout", "dedupwindow", "maxbytespertrigger",
 )  # fmt: skip
+
+
+# Properties that Spark's catalog adds to the options of a table.
+CATALOG_PROPERTIES = frozenset((
+    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
+    "serialization.format",
+))  # fmt: skip
+CATALOG_OPTION_PREFIX = "option."
 
 
 class BadOption(PolymuxError):
@@ -35,7 +51,8 @@ class SourceOptions:
     """The options of one read.
 
     Lists are separated by commas: `port` "9000=mplex,9001", `filter` "192.0.2.1:9000,:9001",
-    `columns` "session_id,kind". `max_partition_bytes` is 0 if it was not given.
+    `columns` "session_id,kind", `keys` "logs/,extra.keys". `max_partition_bytes` is 0 if it was not
+    given. The key logs are not read here: a query parses its options several times.
     """
 
     paths: tuple[str, ...]
@@ -44,6 +61,7 @@ class SourceOptions:
     analysis_options: AnalysisOptions
     filters: tuple[str, ...]
     max_partition_bytes: int = 0
+    key_files: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -53,13 +71,13 @@ class SourceOptions:
             BadOption: An option is unknown or invalid.
             BadProtocolString: `protocol` or a protocol in `port` is invalid.
         """
-        values = {name.lower(): value for name, value in options.items()}
+        values = without_catalog_properties(options)
         unknown = sorted(set(values) - set(BATCH_OPTIONS) - set(STREAM_OPTIONS))
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
-                "port, filter and maxPartitionBytes; for streams also sessionGrace, "
-                "sessionTimeout, idleTimeout, dedupWindow and maxBytesPerTrigger"
+                "port, filter, keys, sensor, sensorFrom and maxPartitionBytes; for streams also "
+                "sessionGrace, sessionTimeout, idleTimeout, dedupWindow and maxBytesPerTrigger"
             )
         table = values.get("table", "frames")
         if table not in TABLES:
@@ -78,10 +96,68 @@ class SourceOptions:
         try:
             ports = parse_ports(_ports(values.get("port", "")))
             FlowFilter(ports, filters)
+            sensors = SensorNaming(values.get("sensor", ""), values.get("sensorfrom", ""))
         except ValueError as problem:
             raise BadOption(str(problem)) from None
-        analysis = AnalysisOptions(values.get("protocol", "auto"), ports, frozenset({table}))
-        return cls(_paths(values), table, columns, analysis, filters, int(max_bytes))
+        analysis = AnalysisOptions(
+            values.get("protocol", "auto"), ports, frozenset({table}), sensors=sensors
+        )
+        keys = _split_list(values.get("keys", ""))
+        return cls(_paths(values), table, columns, analysis, filters, int(max_bytes), keys)
+
+    def with_keys(self) -> SourceOptions:
+        """Return the same options with the key logs read.
+
+        Raises:
+            BadKeyLog: One of them cannot be used.
+            MissingExtra: There are some, and what opens TLS is not installed.
+        """
+        keys = read_key_option(self.key_files)
+        return replace(self, analysis_options=replace(self.analysis_options, keys=keys))
+
+    def with_schema(self, schema: StructType) -> SourceOptions:
+        """Return the options for a read with a schema of the caller: its columns, in its order.
+
+        Raises:
+            BadOption: The table has no such column, or the column has another type.
+        """
+        from polymux.spark.datasource.types import spark_type
+
+        if not schema.fields:
+            return self
+        for given in schema.fields:
+            if given.name not in TABLES[self.table].column_names():
+                known = ", ".join(TABLES[self.table].column_names())
+                raise BadOption(
+                    f"schema: {self.table} has no column {given.name!r}; it has {known}"
+                )
+            expected = spark_type(self.table, given.name)
+            if given.dataType != expected:
+                raise BadOption(
+                    f"schema: {given.name} of {self.table} is {expected.simpleString()}, not "
+                    f"{given.dataType.simpleString()}; read it so and cast it in the query"
+                )
+        if len({given.name for given in schema.fields}) != len(schema.fields):
+            raise BadOption("schema: it names a column twice")
+        return replace(self, columns=tuple(schema.names))
+
+
+def without_catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options by lower-case name, without what Spark's catalog adds.
+
+    For `CREATE TABLE` the catalog passes its own properties, the options as `option.NAME`, and the
+    path as `location`.
+    """
+    values: dict[str, str] = {}
+    given = {name.lower(): value for name, value in options.items()}
+    for name, value in given.items():
+        if name.startswith(CATALOG_OPTION_PREFIX):
+            values.setdefault(name.removeprefix(CATALOG_OPTION_PREFIX), value)
+        elif name not in CATALOG_PROPERTIES:
+            values[name] = value
+    if "location" in given and not values.get("path") and not values.get("paths"):
+        values["path"] = given["location"]
+    return values
 
 
 def _split_list(text: str) -> tuple[str, ...]:

@@ -48,12 +48,13 @@ class PolymuxSource(DataSource):
         return spark_schema(options.table, options.columns)
 
     def reader(self, schema: StructType) -> TableReader:
-        return TableReader(SourceOptions.parse(self.options))
+        return TableReader(SourceOptions.parse(self.options).with_schema(schema).with_keys())
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         from polymux.spark.datasource.stream_reader import table_stream_reader
 
-        return table_stream_reader(SourceOptions.parse(self.options), self.options)
+        options = SourceOptions.parse(self.options).with_schema(schema)
+        return table_stream_reader(options, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         from polymux.spark.sink.writers import batch_sink

@@ -12,9 +12,10 @@ emits only a report per task.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,20 +35,24 @@ except ImportError:
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.output.session_rows import make_session_id
-from polymux.analysis.session.analyzer import analyze_session_steps
-from polymux.analysis.session.interleaving import interleave
-from polymux.analysis.session.summary import SessionSummary
-from polymux.capture import CaptureLimits, FilePool, TcpSession, sessions_of
-from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT
-from polymux.capture.io.read_ahead import ReadAhead
+from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
+from polymux.analysis.tls.key_files import read_key_option
+from polymux.capture import CaptureLimits, SensorNaming, TcpSession, sessions_of
+from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.spark.datasource.options import SourceOptions
 from polymux.spark.datasource.table_batches import (
     capture_batches,
     session_batches,
     spark_batches,
 )
-from polymux.spark.runtime.worker_memory import release_memory
-from polymux.spark.streaming.micro_batches import AvailableFiles, BatchTask, FolderFollower
+from polymux.spark.runtime.worker_memory import release_memory, use_spark_local_dirs
+from polymux.spark.streaming.micro_batches import (
+    DEFAULT_TASKS,
+    AvailableFiles,
+    BatchTask,
+    FolderFollower,
+)
 from polymux.spark.streaming.offset import FolderOffset
 from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
 
@@ -102,12 +107,16 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         filters: tuple[str, ...],
         timeouts: SessionTimeouts,
         max_bytes_per_trigger: int,
+        max_tasks: int = 0,
+        key_files: tuple[str, ...] = (),
     ) -> None:
         self.path = path
+        self.max_tasks = max_tasks or max(DEFAULT_TASKS, 2 * (os.cpu_count() or 1))
         self.analysis_options = analysis_options
         self.filters = filters
         self.timeouts = timeouts
         self.max_bytes_per_trigger = max_bytes_per_trigger
+        self.key_files = key_files  # read again for every micro-batch: they grow
         # Set for a run with the trigger `availableNow`, which ends when these are read.
         self.available_files: AvailableFiles | None = None
         self._follower: FolderFollower | None = None
@@ -124,6 +133,8 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 timeouts=self.timeouts,
                 ports=tuple(self.analysis_options.ports),
                 filters=self.filters,
+                max_tasks=self.max_tasks,
+                sensors=self.analysis_options.sensors,
             )
         return self._follower
 
@@ -152,7 +163,11 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"{name}={getattr(self.timeouts, field):g}" for name, field in TIMEOUT_FIELDS.items()
         ]
         parts += [f"port={port}" for port in sorted(self.analysis_options.ports)]
-        return " ".join(parts + [f"filter={text}" for text in sorted(self.filters)])
+        parts += [f"filter={text}" for text in sorted(self.filters)]
+        sensors = self.analysis_options.sensors
+        parts += [f"sensor={sensors.name}"] if sensors.name else []
+        parts += [f"sensorFrom={sensors.pattern}"] if sensors.pattern else []
+        return " ".join(parts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self.max_bytes_per_trigger)
@@ -175,13 +190,17 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> list[InputPartition]:
         if start == end:
             return []
-        tasks = self.follower.plan_batch(self._folder_offset(start), self._folder_offset(end))
+        target = self._folder_offset(end)
+        tasks = self.follower.plan_batch(self._folder_offset(start), target)
+        keys = read_key_option(self.key_files).merged(self.follower.secrets(target))
+        for task in tasks:
+            task.keys = keys
         return [InputPartition(task) for task in tasks]
 
     def sessions(
         self,
         selections: list[SessionSelection],
-        files: FilePool,
+        files: UrlFilePool,
         read_ahead: ReadAhead | None = None,
     ) -> Iterator[TcpSession]:
         """Yield the selected sessions, ready to be analyzed."""
@@ -210,8 +229,16 @@ class TableStreamReader(CaptureStreamReader):
         max_bytes_per_trigger: int,
         table: str,
         columns: tuple[str, ...],
+        key_files: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(path, analysis_options, filters, timeouts, max_bytes_per_trigger)
+        super().__init__(
+            path,
+            analysis_options,
+            filters,
+            timeouts,
+            max_bytes_per_trigger,
+            key_files=key_files,
+        )
         self.table = table
         self.columns = columns
 
@@ -223,8 +250,10 @@ class TableStreamReader(CaptureStreamReader):
         if self.table == "captures":
             yield from capture_batches(task.captures)
             return
-        with FilePool(CaptureLimits()) as files:
-            yield from session_batches(self.sessions(task.finished, files), self.analysis_options)
+        options = replace(self.analysis_options, keys=task.keys)
+        use_spark_local_dirs()
+        with UrlFilePool(CaptureLimits(), task.identities) as files:
+            yield from session_batches(self.sessions(task.finished, files), options)
 
 
 def table_stream_reader(
@@ -249,6 +278,7 @@ def table_stream_reader(
         int(max_bytes),
         source_options.table,
         source_options.columns,
+        source_options.key_files,
     )
 
 
@@ -283,27 +313,43 @@ class AllTablesReader(CaptureStreamReader):
         timeouts: SessionTimeouts,
         max_bytes_per_trigger: int,
         staging: str,
+        max_tasks: int = 0,
+        key_files: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(path, analysis_options, filters, timeouts, max_bytes_per_trigger)
+        super().__init__(
+            path,
+            analysis_options,
+            filters,
+            timeouts,
+            max_bytes_per_trigger,
+            max_tasks,
+            key_files,
+        )
         self.staging = staging
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from polymux.analysis.arrow.arrays import make_array
+        from polymux.analysis.output.arrow_batches import make_array
 
         report = json.dumps(asdict(self.write(partition.value)))
         yield pa.record_batch({"report": make_array([report], pa.string())})
 
     def write(self, task: BatchTask) -> TaskReport:
-        """Write the task's rows to a new folder, so that attempts never share a file."""
+        """Write the task's rows to a new folder, so that attempts never share a file.
+
+        Raises:
+            LostInput: A capture cannot be read, or has changed since it was indexed.
+        """
         folder = uuid.uuid4().hex
         report = TaskReport(folder, [], [], task.unchanged, status=task.status or None)
         home = Path(self.staging) / folder
+        use_spark_local_dirs()
         release_memory()
-        with FilePool(CaptureLimits(), resident_limit=WORKER_RESIDENT_LIMIT) as files:
+        options = replace(self.analysis_options, keys=task.keys)
+        with UrlFilePool(CaptureLimits(), task.identities) as files:
             with TableWriter(home, "part") as writer:
-                for summary in self._analyze(task.finished, self.analysis_options, files, writer):
+                for summary in self._analyze(task.finished, options, files, writer):
                     report.sessions += 1
                     report.frames += summary.frames
                     report.total_bytes += summary.bytes_dialer + summary.bytes_acceptor
@@ -313,7 +359,7 @@ class AllTablesReader(CaptureStreamReader):
                 report.rows = sum(writer.row_counts().values())
             with TableWriter(home / "open", "part") as writer:
                 snapshot_options = AnalysisOptions(
-                    self.analysis_options.protocol, self.analysis_options.ports, SNAPSHOT_TABLES
+                    options.protocol, options.ports, SNAPSHOT_TABLES, keys=task.keys
                 )
                 self._analyze(task.still_open, snapshot_options, files, writer)
                 report.open_tables = list(writer.row_counts())
@@ -323,7 +369,7 @@ class AllTablesReader(CaptureStreamReader):
         self,
         selections: list[SessionSelection],
         options: AnalysisOptions,
-        files: FilePool,
+        files: UrlFilePool,
         writer: TableWriter,
     ) -> list[SessionSummary]:
         """Analyze the selected sessions, interleaved by timestamp, into `writer`."""
@@ -358,7 +404,9 @@ class AllTablesSource(DataSource):
 
     def streamReader(self, schema: object) -> AllTablesReader:
         options = {name.lower(): value for name, value in self.options.items()}
-        analysis = AnalysisOptions(options["protocol"], parse_ports(json.loads(options["ports"])))
+        sensors = SensorNaming(options.get("sensor", ""), options.get("sensorfrom", ""))
+        ports = parse_ports(json.loads(options["ports"]))
+        analysis = AnalysisOptions(options["protocol"], ports, sensors=sensors)
         if options["content"] == "true":
             analysis = analysis.with_content()
         return AllTablesReader(
@@ -368,4 +416,6 @@ class AllTablesSource(DataSource):
             parse_timeouts(options),
             int(options["maxbytespertrigger"]),
             options["staging"],
+            int(options["maxtasks"]),
+            tuple(json.loads(options["keys"])),
         )

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from polymux.analysis.arrow.batches import decode_dictionaries, make_batch
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.arrow_batches import decode_dictionaries, make_batch
 from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.capture import FileSummary, TcpSession
 from polymux.spark.datasource.types import spark_schema

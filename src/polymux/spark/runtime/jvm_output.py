@@ -7,6 +7,8 @@ import logging
 import os
 import re
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ log = logging.getLogger("polymux.spark")
 
 MAX_LINES_KEPT = 50  # most lines searched for the reason of a failed start
 MAX_LINE_BYTES = 64 * 1024  # a longer line is split
+INTERRUPT_SECONDS = 10.0  # in which what Java reports is the consequence of a Ctrl-C
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -32,6 +35,13 @@ class JvmOutput:
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=MAX_LINES_KEPT)
         self._thread: threading.Thread | None = None
+        self._interrupted_at = -INTERRUPT_SECONDS
+        _outputs.add(self)
+
+    def on_interrupt(self) -> None:
+        """The user has pressed Ctrl-C. Errors that Java reports in the next seconds are of tasks
+        that were cancelled: they are logged at level info."""
+        self._interrupted_at = time.monotonic()
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -59,7 +69,17 @@ class JvmOutput:
                 line = part.decode("utf-8", "replace").rstrip()
                 self.lines.append(line)
                 level = level_of(line, level)
-                log.log(level, "%s", line)
+                interrupted = time.monotonic() - self._interrupted_at < INTERRUPT_SECONDS
+                log.log(min(level, logging.INFO) if interrupted else level, "%s", line)
+
+
+_outputs: "weakref.WeakSet[JvmOutput]" = weakref.WeakSet()  # of the Javas that were started
+
+
+def on_interrupt() -> None:
+    """Tell the output of every Java that the user has pressed Ctrl-C."""
+    for output in list(_outputs):
+        output.on_interrupt()
 
 
 def failure_reason(lines: Iterable[str]) -> str:

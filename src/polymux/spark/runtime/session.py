@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ from polymux.spark.runtime.settings import (
     check_reachable,
     parse_master,
     session_settings,
+    submitted_settings,
     worker_python,
 )
 from polymux.spark.runtime.spark_home import importable_environ, link_home, pyspark_home, spark_home
@@ -45,6 +47,8 @@ __all__ = ["Progress", "SparkStartError", "progress", "spark_session"]
 
 log = logging.getLogger("polymux.spark")
 
+DEFAULT_MASTER = "local[*]"
+LAUNCHER_PORT = "PYSPARK_GATEWAY_PORT"  # set by `spark-submit` for the program that it starts
 JVM_EXIT_SECONDS = 15.0  # for Java to exit by itself; it takes about 0.1 s
 JVM_ARCHIVE_EXIT_SECONDS = 240.0  # the same while it dumps a class archive
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -59,7 +63,7 @@ class SparkStartError(PolymuxError):
 
 @contextmanager
 def spark_session(
-    master: str = "local[*]",
+    master: str = DEFAULT_MASTER,
     *,
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
@@ -69,9 +73,10 @@ def spark_session(
     """Start a session on `master`; stop it, and its Java, when the block ends.
 
     If a session is already active, it is used as it is and left running, and all arguments are
-    ignored. Objects of one session (DataFrames, UDFs) cannot be used in the next, which has another
-    Java. After a local session ends, a class archive may be created in the background; see
-    `class_data_sharing`.
+    ignored. In a program that was started by `spark-submit`, the session has the master and the
+    settings of the launcher; `conf` adds what the launcher does not set. Objects of one session
+    (DataFrames, UDFs) cannot be used in the next, which has another Java. After a local session
+    ends, a class archive may be created in the background; see `class_data_sharing`.
 
     Args:
         master: local[*], local[2], spark://host:7077, yarn, k8s://https://host:port or
@@ -98,6 +103,10 @@ def spark_session(
     if running is not None:
         log.info("using the Spark session that is already running on %s", running.master)
         yield SparkSession.getActiveSession() or SparkSession(running)
+        return
+    if LAUNCHER_PORT in os.environ:
+        with _submitted_session(master, conf or {}, app_name, ship) as session:
+            yield session
         return
     where = parse_master(master)
     own = {} if conf is None else dict(conf)
@@ -147,6 +156,44 @@ def spark_session(
         shutil.rmtree(folder, ignore_errors=True)
     if where.local and gateway is not None:
         classdata.create_archive_in_background(java)
+
+
+@contextmanager
+def _submitted_session(
+    master: str, conf: Mapping[str, str], app_name: str, ship: bool
+) -> Iterator["SparkSession"]:
+    """Start a session in the Java of `spark-submit`, which also ends it; see `spark_session`."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    with _start_lock:
+        # Creates the connection to the launcher's Java, from which the settings are read.
+        SparkContext._ensure_initialized()
+        settings = SparkConf()
+    given = settings.get("spark.master", DEFAULT_MASTER) or DEFAULT_MASTER
+    if master not in (DEFAULT_MASTER, given):
+        raise PolymuxError(
+            f"spark-submit has chosen the master {given}, not {master}: leave --master to it"
+        )
+    where = parse_master(given)
+    launcher = dict(settings.getAll())
+    own = submitted_settings(where, app_name) | dict(conf) | launcher
+    folder = Path(tempfile.mkdtemp(prefix="polymux-spark-"))
+    try:
+        if ship and not where.local:
+            pack(folder / "polymux.zip")
+            own |= shipping_settings(folder / "polymux.zip", own)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in own.items():
+            settings.set(name, value)
+        context = SparkContext(conf=settings)
+        try:
+            with quiet_interrupts(), interruptible(context.cancelAllJobs):
+                yield SparkSession(context)
+        finally:
+            _stop_context(context, alive=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(

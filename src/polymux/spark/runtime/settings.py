@@ -169,25 +169,19 @@ def session_settings(
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J)
     options = [*QUIET_OPTIONS, f"-Dlog4j2.configurationFile={log4j}", *java_options]
-    settings = {
+    settings = submitted_settings(master, app_name) | {
         "spark.master": master.url,
-        "spark.app.name": app_name,
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",  # as in the tables
-        "spark.python.worker.reuse": "true",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.worker.faulthandler.enabled": "true",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
-    if not master.local:
-        settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
     if master.local:
         options = [*FAST_START_OPTIONS, *options]
         # By default Spark creates a folder `spark-warehouse` in the working directory.
         settings["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
+        # The driver's ports are on the loopback interface, where other users could connect. Spark
+        # makes the secret itself; a cluster has one of its own.
+        settings["spark.authenticate"] = "true"
     if master.loopback:
         settings["spark.driver.host"] = LOOPBACK
         settings["spark.driver.bindAddress"] = LOOPBACK
@@ -197,6 +191,22 @@ def session_settings(
     return settings | {
         name: value for name, value in conf.items() if name != "spark.driver.extraJavaOptions"
     }
+
+
+def submitted_settings(master: Master, app_name: str) -> dict[str, str]:
+    """Return the settings that can still be chosen in a Java that another launcher has started."""
+    settings = {
+        "spark.app.name": app_name,
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",  # as in the tables
+        "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    }
+    if not master.local:
+        settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
+    return settings
 
 
 def worker_python(master: Master, chosen: str | None) -> str:

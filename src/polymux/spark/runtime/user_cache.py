@@ -6,10 +6,13 @@ owned by another user, callers go without it, and nothing raises.
 
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+OTHERS_WRITE_MODE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
@@ -26,15 +29,36 @@ def cache_folder() -> Path:
 
 
 def usable_folder(folder: Path) -> bool:
-    """Create `folder` if needed. Return whether this user owns it and can write to it.
+    """Create `folder` if needed. Return whether this user, and no other, can write to it.
 
-    Programs are started from the cache, so a folder owned by another user is rejected.
+    Programs are started from the cache, so a folder that another user owns or can write to is
+    rejected.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK | os.X_OK)
+        return is_private(folder.stat()) and os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         return False
+
+
+def usable_file(file: Path) -> bool:
+    """Return whether no user but this one can have written `file`.
+
+    That is a regular file, not a link, that this user owns and no other can write to, in such a
+    folder.
+    """
+    try:
+        status = file.lstat()
+        return (
+            stat.S_ISREG(status.st_mode) and is_private(status) and is_private(file.parent.stat())
+        )
+    except OSError:
+        return False
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Return whether this user owns a file or folder and no other user can write to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE_MODE
 
 
 def make_once(target: Path, make: Callable[[Path], None]) -> bool:
@@ -67,6 +91,7 @@ def make_once(target: Path, make: Callable[[Path], None]) -> bool:
         part = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             make(part)
+            part.chmod(0o600)  # whatever the umask is: `usable_file` rejects it otherwise
             os.replace(part, target)
         finally:
             with suppress(OSError):

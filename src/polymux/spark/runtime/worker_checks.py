@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from polymux.capture.io.remote import is_url
+from polymux.capture.io.paths import is_url
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime.job_progress import progress
 

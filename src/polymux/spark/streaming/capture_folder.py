@@ -6,7 +6,10 @@ that is being copied is read up to its last complete block, and further when it 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Container
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from polymux.capture import (
@@ -16,14 +19,17 @@ from polymux.capture import (
     FileSummary,
     FlowFilter,
     FlowRefs,
-    find_captures,
-    index_range,
     merge_summaries,
 )
+from polymux.capture.io.discovery import is_capture_name
+from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.core.errors import PolymuxError
+from polymux.spark.batch.index_stage import IndexSpan, index_span
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 
 _INCOMPLETE_STATUSES = ("truncated", "unreadable")
+MIN_PARALLEL_BYTES = 16 << 20  # new files of fewer bytes are indexed in this process
+Indexed = tuple[FileIndex, FileIdentity | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,13 @@ class NewData:
 class CaptureFolder:
     """Scans a directory, and caches the indexes of the files it has read.
 
-    A file that has not changed for `session_timeout` seconds is assumed to be complete.
+    A file that has not changed for `session_timeout` seconds is assumed to be complete. New files
+    are indexed by as many processes as there are cores.
 
     Raises:
         PolymuxError: `path` is not a directory.
+        LostInput: From any method: a file that was read before, or has been there for
+            `session_timeout`, cannot be read, or has changed.
     """
 
     def __init__(
@@ -55,14 +64,44 @@ class CaptureFolder:
         self._limits = limits
         self._session_timeout_ns = int(session_timeout * 1e9)
         self._indexes: dict[str, list[FileIndex]] = {}
+        self._identities: dict[str, FileIdentity] = {}  # by path, of the files in `_indexes`
+        self._ahead: dict[str, Indexed] = {}  # whole files that were indexed by other processes
+        self.existing_names: set[str] = set()  # that `new_data` has found
         # Size and modification time of files in which no new complete block was found.
         self._unusable: dict[str, tuple[int, int]] = {}
 
     def absolute_path(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def file_names(self) -> list[str]:
-        return [os.path.relpath(path, self.path) for path in find_captures([self.path])]
+    def file_names(self, known: Container[str] = ()) -> tuple[list[str], set[str]]:
+        """List the captures in the folder and below it, by name within the folder.
+
+        Links to directories are not followed, and of several names of a file only one counts.
+
+        Args:
+            known: Names that need not be looked at.
+
+        Returns:
+            The captures that are not `known`, sorted; and the names of all.
+        """
+        found: list[str] = []
+        names: set[str] = set()
+        links: list[str] = []
+        for folder, _, files in os.walk(self.path):
+            within = os.path.relpath(folder, self.path)
+            for file in filter(is_capture_name, files):
+                name = file if within == os.curdir else os.path.join(within, file)
+                names.add(name)
+                if name not in known:
+                    path = self.absolute_path(name)
+                    (links if os.path.islink(path) else found).append(name)
+        seen = {self.absolute_path(name) for name in names - set(links)}
+        for name in sorted(links):
+            real = os.path.realpath(self.absolute_path(name))
+            if real not in seen:
+                seen.add(real)
+                found.append(name)
+        return sorted(name for name in found if os.path.isfile(self.absolute_path(name))), names
 
     def new_data(
         self, offset: FolderOffset, now_ns: int, max_bytes: int, only: frozenset[str] | None = None
@@ -76,8 +115,9 @@ class CaptureFolder:
             only: Consider only these names.
         """
         stats = []
-        for name in self.file_names():
-            if name in offset.forgotten or (only is not None and name not in only):
+        fresh, self.existing_names = self.file_names(offset.forgotten)
+        for name in fresh:
+            if only is not None and name not in only:
                 continue
             try:
                 stat = os.stat(self.absolute_path(name))
@@ -93,20 +133,33 @@ class CaptureFolder:
             stats.append((stat.st_mtime_ns, name, stat.st_size))
         parts_found: list[NewData] = []
         room = max_bytes
-        for modified_ns, name, size in sorted(stats):
+        stats.sort()
+        self._index_ahead([stat for stat in stats if stat[1] not in offset.files], max_bytes)
+        for modified_ns, name, size in stats:
             if parts_found and room <= 0:
                 break
-            part = self._read_new(name, offset.files.get(name, ()), modified_ns, size, now_ns)
+            try:
+                part = self._read_new(name, offset.files.get(name, ()), modified_ns, size, now_ns)
+            except LostInput:
+                # Perhaps it has just been removed, or its permissions are still to come.
+                if name in offset.files or now_ns - modified_ns >= self._session_timeout_ns:
+                    raise
+                continue
             if part is None:
                 self._unusable[name] = (size, modified_ns)
             else:
                 parts_found.append(part)
                 room -= part.size
+        self._ahead.clear()
         return parts_found
 
     def rows(self, name: str, parts: tuple[FilePart, ...], number: int) -> list[FlowRefs]:
         """Return the packet references of one part of a file."""
         return self._part_indexes(name, parts)[number].rows
+
+    def secrets(self, name: str, parts: tuple[FilePart, ...]) -> list[bytes]:
+        """Return the TLS key logs in the secrets blocks of these parts of a file."""
+        return [text for index in self._part_indexes(name, parts) for text in index.secrets]
 
     def summary(self, name: str, parts: tuple[FilePart, ...]) -> FileSummary:
         """Summarize all parts of a file; a truncated end is detected here."""
@@ -126,13 +179,55 @@ class CaptureFolder:
     def is_incomplete(self, name: str, parts: tuple[FilePart, ...]) -> bool:
         return self.summary(name, parts).status in _INCOMPLETE_STATUSES
 
+    def identity(self, path: str) -> FileIdentity | None:
+        """Return what a file was when it was indexed, by its absolute path."""
+        return self._identities.get(path)
+
     def forget(self, names: set[str]) -> None:
         """Drop what is cached of these files."""
         for name in names:
             self._indexes.pop(name, None)
+            self._identities.pop(self.absolute_path(name), None)
             self._unusable.pop(name, None)
 
     # Private helpers
+
+    def _index(self, name: str, span: FileRange) -> FileIndex:
+        """Index a range of a file and note what the file is.
+
+        Raises:
+            LostInput: It cannot be read, or is not the file that was read before.
+        """
+        path = self.absolute_path(name)
+        ahead = self._ahead.pop(name, None) if span == FileRange() else None
+        index, identity = ahead or index_span(
+            IndexSpan(path, span), self._limits, self._flow_filter, self._identities.get(path)
+        )
+        if identity is not None:
+            self._identities[path] = identity
+        return index
+
+    def _index_ahead(self, stats: list[tuple[int, str, int]], max_bytes: int) -> None:
+        """Index whole new files, of about `max_bytes`, in several processes at a time."""
+        chosen: list[str] = []
+        total = 0
+        for _, name, size in stats:
+            if total >= max_bytes:
+                break
+            chosen.append(name)
+            total += size
+        workers = min(len(chosen), os.cpu_count() or 1)
+        if workers < 2 or total < MIN_PARALLEL_BYTES:
+            return
+        fork = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+            spans = [IndexSpan(self.absolute_path(name), FileRange()) for name in chosen]
+            tasks = [
+                pool.submit(index_span, span, self._limits, self._flow_filter) for span in spans
+            ]
+            for name, task in zip(chosen, tasks, strict=True):
+                if not isinstance(task.exception(), LostInput):  # then it is raised again below
+                    self._ahead[name] = task.result()
 
     def _read_new(
         self, name: str, parts: tuple[FilePart, ...], modified_ns: int, size: int, now_ns: int
@@ -143,12 +238,7 @@ class CaptureFolder:
             return None  # damaged: nothing after that can be read
         start = before[-1].resume if before else FileRange()
         assert start is not None  # checked above
-        index = index_range(
-            self.absolute_path(name),
-            replace(start, end=-1),
-            limits=self._limits,
-            wanted=self._flow_filter,
-        )
+        index = self._index(name, replace(start, end=-1))
         young = now_ns - modified_ns < self._session_timeout_ns
         status = index.summary.status
         plain = "+" not in (index.summary.format or "")
@@ -159,9 +249,7 @@ class CaptureFolder:
                 )
             # Index exactly the complete blocks, as it will be done after a restart.
             span = replace(start, end=index.resume.start)
-            index = index_range(
-                self.absolute_path(name), span, limits=self._limits, wanted=self._flow_filter
-            )
+            index = self._index(name, span)
             return self._store(name, before, index, modified_ns, span.end)
         if status in _INCOMPLETE_STATUSES and young:
             return None
@@ -183,22 +271,12 @@ class CaptureFolder:
             span = FileRange()
             for number, part in enumerate(parts):
                 last = number + 1 == len(parts)
-                found = index_range(
-                    self.absolute_path(name),
-                    replace(span, end=-1 if last else part.end_offset),
-                    limits=self._limits,
-                    wanted=self._flow_filter,
-                )
+                found = self._index(name, replace(span, end=-1 if last else part.end_offset))
                 if last and found.resume is not None and found.resume.start != part.end_offset:
                     # It has grown, or is truncated: stop where it was read up to before.
                     exact = replace(span, end=part.end_offset)
                     if "+" not in (found.summary.format or ""):
-                        found = index_range(
-                            self.absolute_path(name),
-                            exact,
-                            limits=self._limits,
-                            wanted=self._flow_filter,
-                        )
+                        found = self._index(name, exact)
                 known.append(found)
                 if found.resume is None:
                     known += [FileIndex(found.summary) for _ in parts[number + 1 :]]

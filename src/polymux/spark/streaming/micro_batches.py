@@ -7,13 +7,16 @@ state, and then plans the same batch again.
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs
-from polymux.spark.streaming.capture_folder import CaptureFolder, NewData
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, SensorNaming
+from polymux.capture.io.sources import FileIdentity
+from polymux.spark.streaming.capture_folder import CaptureFolder
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 from polymux.spark.streaming.open_sessions import (
     NEVER_MS,
@@ -24,7 +27,7 @@ from polymux.spark.streaming.open_sessions import (
 
 LOG_GROWTH_STEP = math.log(1.25)  # an open session is analyzed again when it has grown by 1/4
 MIN_TASK_PACKETS = 32_768  # fewest packets for which another task pays
-MAX_TASKS = 8  # most tasks of a micro-batch
+DEFAULT_TASKS = 8  # most tasks of a micro-batch, if the session does not say
 
 
 @dataclass
@@ -38,8 +41,10 @@ class BatchTask:
     finished: list[SessionSelection] = field(default_factory=list)  # their rows are emitted
     still_open: list[SessionSelection] = field(default_factory=list)  # for the snapshot
     captures: list[FileSummary] = field(default_factory=list)
+    identities: dict[str, FileIdentity] = field(default_factory=dict)  # of its captures, by path
     unchanged: list[str] = field(default_factory=list)  # open sessions not to be analyzed again
     status: dict[str, int] = field(default_factory=dict)
+    keys: KeyLog = field(default_factory=KeyLog)  # of sessions inside TLS
 
     @property
     def packets(self) -> int:
@@ -68,19 +73,27 @@ class FolderFollower:
         timeouts: SessionTimeouts | None = None,
         ports: Sequence[int] = (),
         filters: Sequence[str] = (),
+        sensors: SensorNaming | None = None,
         limits: CaptureLimits | None = None,
         clock: Callable[[], int] = time.time_ns,
+        max_tasks: int = DEFAULT_TASKS,
     ) -> None:
         self.timeouts = timeouts or SessionTimeouts()
         self._limits = limits or CaptureLimits()
         self._ports = tuple(ports)
         self.folder = CaptureFolder(
-            path, FlowFilter(ports, filters), self._limits, self.timeouts.session_timeout
+            path, FlowFilter(ports, filters, sensors), self._limits, self.timeouts.session_timeout
         )
         self._clock = clock
+        self._max_tasks = max_tasks
         self._offset = FolderOffset()
         self._open_sessions = self._new_open_sessions()
         self._reported_files: set[str] = set()
+
+    @property
+    def flow_count(self) -> int:
+        """How many flows are remembered."""
+        return self._open_sessions.flow_count
 
     def next_offset(
         self, start: FolderOffset, max_bytes: int, available: AvailableFiles | None = None
@@ -90,7 +103,8 @@ class FolderFollower:
         Args:
             start: The current offset.
             max_bytes: Most bytes of captures, but at least one file.
-            available: Consider only these files, at that time.
+            available: Consider only these files, at that time. When they are read, what is
+                complete ends at once: nothing more will arrive in this run.
         """
         self._replay_to(start)
         now_ns = self._clock() if available is None else available.time_ns
@@ -101,7 +115,9 @@ class FolderFollower:
             not new_data
             and min(self._open_sessions.next_due_ms(), self._next_report_due_ms()) > clock
         ):
-            return start
+            clock = self._complete_due_ms() if available is not None else 0
+            if not clock:
+                return start
         clock = max(clock, start.clock_ms + 1)
         files = dict(start.files)
         for data in new_data:
@@ -109,15 +125,28 @@ class FolderFollower:
             modified_ms = max(start.clock_ms, min(data.modified_ms, clock))
             part = FilePart(clock, modified_ms, data.end_offset)
             files[data.name] = (*files.get(data.name, ()), part)
-        forgotten = self._forgettable_files(start, new_data)
+        touched = {
+            row.flow
+            for data in new_data
+            for row in self.folder.rows(data.name, files[data.name], len(files[data.name]) - 1)
+        }
+        forgotten = self._forgettable_files(start, touched)
         for name in forgotten:
             del files[name]
-        existing = set(self.folder.file_names())
-        return FolderOffset(clock, files, frozenset((start.forgotten | forgotten) & existing))
+        gone = (start.forgotten | forgotten) & self.folder.existing_names
+        return FolderOffset(clock, files, frozenset(gone))
 
     def available_files(self) -> AvailableFiles:
         """Return what exists now, for a run that ends when it has read that."""
-        return AvailableFiles(self._clock(), frozenset(self.folder.file_names()))
+        return AvailableFiles(self._clock(), frozenset(self.folder.file_names()[0]))
+
+    def secrets(self, offset: FolderOffset) -> list[bytes]:
+        """Return the TLS key logs in the captures that were read up to `offset`."""
+        return [
+            text
+            for name, parts in offset.files.items()
+            for text in self.folder.secrets(name, parts)
+        ]
 
     def plan_batch(self, start: FolderOffset, end: FolderOffset) -> list[BatchTask]:
         """Return the tasks of the micro-batch between two offsets.
@@ -156,7 +185,10 @@ class FolderFollower:
             "open": len(still_open) + len(first.unchanged),
             "late_packets": self._open_sessions.late_packets - late_before,
         }
-        return divide_into_tasks(first, finished, still_open)
+        tasks = divide_into_tasks(first, finished, still_open, self._max_tasks)
+        for task in tasks:
+            self._add_identities(task)
+        return tasks
 
     # Private helpers
 
@@ -212,16 +244,33 @@ class FolderFollower:
         )
         return min(dues, default=NEVER_MS)
 
-    def _forgettable_files(self, start: FolderOffset, new_data: list[NewData]) -> frozenset[str]:
-        """Return the files that are no longer needed; none while there is new data, which may
-        belong to them."""
+    def _add_identities(self, task: BatchTask) -> None:
+        selections = (*task.finished, *task.still_open)
+        for path in {row.file for selection in selections for row in selection.rows}:
+            identity = self.folder.identity(path)
+            if identity is not None:
+                task.identities[path] = identity
+
+    def _complete_due_ms(self) -> int:
+        """Return when the last complete session or file is due; 0 if there is none."""
+        files = self._offset.files
+        dues = [
+            self._report_due_ms(name, files[name])
+            for name in files
+            if name not in self._reported_files and not self.folder.is_incomplete(name, files[name])
+        ]
+        return max([*dues, *self._open_sessions.complete_dues_ms()], default=0)
+
+    def _forgettable_files(self, start: FolderOffset, touched: set[bytes]) -> frozenset[str]:
+        """Return the files that are no longer needed; not those of the flows in `touched`, which
+        have new data."""
         by_path = {
             self.folder.absolute_path(name): name
             for name in start.files
             if name in self._reported_files
         }
-        paths = self._open_sessions.forgettable(start.clock_ms, by_path)
-        return frozenset() if new_data else frozenset(by_path[path] for path in paths)
+        paths = self._open_sessions.forgettable(start.clock_ms, by_path, touched)
+        return frozenset(by_path[path] for path in paths)
 
     def _advance_to(self, end: FolderOffset) -> None:
         forgotten = {name for name in self._offset.files if name not in end.files}
@@ -241,23 +290,25 @@ def growth_level(packets: int) -> int:
 
 
 def divide_into_tasks(
-    first: BatchTask, finished: list[SessionSelection], still_open: list[SessionSelection]
+    first: BatchTask,
+    finished: list[SessionSelection],
+    still_open: list[SessionSelection],
+    max_tasks: int = DEFAULT_TASKS,
 ) -> list[BatchTask]:
-    """Divide the sessions into 1, 2, 4 or 8 tasks of about equal cost; `first` is one of them.
+    """Divide the sessions into at most `max_tasks` of about equal cost; `first` is one of them.
 
     The largest sessions are assigned first, each to the task with the fewest packets so far.
     """
-    tasks = [first]
     packets = sum(selection.packets for selection in (*finished, *still_open))
-    while len(tasks) < MAX_TASKS and packets >= MIN_TASK_PACKETS * 2 * len(tasks):
-        tasks += [BatchTask() for _ in tasks]
-    costs = [0] * len(tasks)
+    count = max(1, min(max_tasks, packets // MIN_TASK_PACKETS))
+    tasks = [first, *(BatchTask() for _ in range(count - 1))]
+    costs = [(0, number) for number in range(count)]  # a heap
     for selection, is_finished in sorted(
         [(each, True) for each in finished] + [(each, False) for each in still_open],
         key=lambda pair: -pair[0].packets,
     ):
-        cheapest = costs.index(min(costs))
-        costs[cheapest] += selection.packets
+        cost, cheapest = heapq.heappop(costs)
+        heapq.heappush(costs, (cost + selection.packets, cheapest))
         task = tasks[cheapest]
         (task.finished if is_finished else task.still_open).append(selection)
     return [first, *(task for task in tasks[1:] if task.packets)]

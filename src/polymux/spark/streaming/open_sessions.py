@@ -12,7 +12,7 @@ micro-batch is repeated or replayed after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from polymux.analysis.output.session_rows import make_session_id
@@ -103,6 +103,11 @@ class OpenSessions:
         self.last_arrival_ms = 0
         self.late_packets = 0
 
+    @property
+    def flow_count(self) -> int:
+        """How many flows are remembered."""
+        return len(self._flows)
+
     def add_parts(
         self, now_ms: int, parts: Sequence[tuple[str, int, Sequence[FlowRefs]]]
     ) -> list[SessionSelection]:
@@ -169,14 +174,28 @@ class OpenSessions:
             (flow, session) for flow in self._open_flows.values() for session in flow.open_sessions
         ]
 
-    def forgettable(self, now_ms: int, files: Iterable[str]) -> set[str]:
-        """Return the files that are no longer needed; files that share a flow go together."""
+    def complete_dues_ms(self) -> list[int]:
+        """Return when each complete session is due."""
+        return [self._due_ms(session) for _, session in self.still_open() if session.complete]
+
+    def forgettable(
+        self, now_ms: int, files: Iterable[str], touched: Container[bytes] = ()
+    ) -> set[str]:
+        """Return the files that are no longer needed; files that share a flow go together.
+
+        Files of the flows in `touched` are needed: more of those has arrived.
+        """
         limit = now_ms - int(self._timeouts.dedup_window * 1000)
         candidates = {name for name in files if self._arrived_ms.get(name, 0) <= limit}
         while candidates:
             needed: set[str] = set()
             for flow in self._flows.values():
-                if not flow.all_finished or flow.arrived_ms > limit or not flow.files <= candidates:
+                if (
+                    not flow.all_finished
+                    or flow.arrived_ms > limit
+                    or flow.flow in touched
+                    or not flow.files <= candidates
+                ):
                     needed |= flow.files & candidates
             if not needed:
                 break

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions, parse_ports
+from polymux.analysis.tls.key_files import read_key_option
+from polymux.capture import SensorNaming
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.core.errors import CaptureError
 from polymux.spark.datasource.stream_reader import (
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+TASKS_PER_CORE = 2  # most tasks of a micro-batch, for each core of the session
 DEFAULT_INTERVAL_SECONDS = 1.0  # seconds between scans of the folder
+
+
+_running: list[tuple[StreamingQuery, StreamingTables]] = []
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,13 @@ def start_following(
     ports: Sequence[str] = (),
     filters: Sequence[str] = (),
     content: bool = False,
+    keys: Sequence[str] = (),
     timeouts: SessionTimeouts | None = None,
     available_now: bool = False,
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER,
     interval: float = DEFAULT_INTERVAL_SECONDS,
     on_batch: Callable[[BatchReport], None] | None = None,
+    sensors: SensorNaming | None = None,
 ) -> StreamingQuery:
     """Start to follow `folder` into the tables below `out`.
 
@@ -69,11 +79,13 @@ def start_following(
         ports: Protocols by port, each as `9000=mplex`.
         filters: Only these flows, each as `host:port`.
         content: Also write the table `content`.
+        keys: TLS key logs: files, directories or globs, read again for every micro-batch.
         timeouts: When a session counts as ended.
         available_now: Stop once the files that exist now have been read.
         max_bytes_per_trigger: Most bytes of captures per micro-batch, but at least one file.
         interval: Seconds between scans of the folder.
         on_batch: Called after every micro-batch, in a thread of Spark.
+        sensors: How the sensor of each capture is found.
 
     Returns:
         The running query.
@@ -81,10 +93,12 @@ def start_following(
     Raises:
         PolymuxError: An option or directory cannot be used. Raised before the query starts.
     """
+    _release_ended()
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
         raise CaptureError("no such directory; watching reads a directory that grows", folder)
     AnalysisOptions(protocol, parse_ports(ports))
+    read_key_option(keys)
     timeouts = timeouts or SessionTimeouts()
     settings = {
         "path": os.path.abspath(folder),
@@ -97,11 +111,38 @@ def start_following(
         "idleTimeout": f"{timeouts.idle_timeout:g}",
         "dedupWindow": f"{timeouts.dedup_window:g}",
     }
+    if sensors is not None and sensors != SensorNaming():
+        settings |= {"sensor": sensors.name, "sensorFrom": sensors.pattern}
     tables = StreamingTables(out, settings)
+    try:
+        options = {
+            **settings,
+            "staging": str(tables.staging),
+            "maxBytesPerTrigger": str(max_bytes_per_trigger),
+            "keys": json.dumps([os.path.abspath(name) for name in keys]),
+            "maxTasks": str(TASKS_PER_CORE * spark.sparkContext.defaultParallelism),
+        }
+        trigger_seconds = None if available_now else interval
+        query = _start_query(spark, options, tables, trigger_seconds, on_batch)
+    except BaseException:
+        tables.close()
+        raise
+    _running.append((query, tables))
+    threading.Thread(target=_close_after, args=(query,), name="polymux-follow", daemon=True).start()
+    return query
+
+
+def _start_query(
+    spark: SparkSession,
+    options: dict[str, str],
+    tables: StreamingTables,
+    interval: float | None,
+    on_batch: Callable[[BatchReport], None] | None,
+) -> StreamingQuery:
+    """Start the query that `AllTablesSource` reads for and `tables` publishes. An `interval` of
+    None stops it once the files that exist now have been read."""
     spark.dataSource.register(AllTablesSource)
-    reader = spark.readStream.format(AllTablesSource.NAME).options(
-        **settings, staging=str(tables.staging), maxBytesPerTrigger=str(max_bytes_per_trigger)
-    )
+    reader = spark.readStream.format(AllTablesSource.NAME).options(**options)
 
     def publish(rows: DataFrame, batch: int) -> None:
         reports = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
@@ -111,11 +152,31 @@ def start_following(
 
     writer = reader.load().writeStream.foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(tables.checkpoint))
-    if available_now:
+    if interval is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{max(1, int(interval * 1000))} milliseconds")
     return writer.start()
+
+
+def _release_ended() -> None:
+    """Give the locks of queries up that have ended just now."""
+    for entry in list(_running):
+        query, tables = entry
+        ended = True
+        with suppress(Exception):  # its Java may be gone
+            ended = not query.isActive
+        if ended:
+            tables.close()
+            with suppress(ValueError):
+                _running.remove(entry)
+
+
+def _close_after(query: StreamingQuery) -> None:
+    """Give the lock of the output up when the query has ended."""
+    with suppress(Exception):  # its Java may be gone
+        query.awaitTermination()
+    _release_ended()
 
 
 def merge_reports(batch_id: int, reports: Sequence[TaskReport]) -> BatchReport:

@@ -1,21 +1,38 @@
 """Tables that micro-batches write: each batch has its own files, and replaces them if repeated.
 
 Every row is therefore present exactly once, whichever process was killed at any time. Open sessions
-are in a snapshot that each batch replaces (`open_sessions`, `open_streams`).
+are in a snapshot that each batch replaces (`open_sessions`, `open_streams`). The manifest names the
+files of all batches that are complete, and is replaced when a batch is; see `analysis` manifests.
+
+A batch may be small, and a query may run for months: when a table has `COMPACT_FILES` small files
+of batches that Spark has committed, they are merged into one, `batches-FIRST-LAST-....parquet`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from polymux.analysis.arrow.batches import SCHEMAS
-from polymux.analysis.output.parquet import write_empty_tables
+from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    TableFile,
+    read_manifest,
+)
+from polymux.analysis.output.parquet import (
+    make_table_folder,
+    merge_files,
+    write_empty_tables,
+)
+from polymux.analysis.schema.tables import TABLES
 from polymux.capture.io.atomic_write import write_atomically
 from polymux.core.errors import MissingExtra, PolymuxError, UnwritableOutput
+from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, refuse_if_busy
 from polymux.spark.datasource.stream_reader import TaskReport
 
 try:
@@ -27,13 +44,18 @@ except ImportError:
 
 STATE_FOLDER = "_follow"  # Spark and polymux ignore names that begin with an underscore
 SNAPSHOT_TABLES = ("sessions", "streams")
+COMPACT_FILES = 8  # small files of a table that are merged into one
+MAX_COMPACT_BYTES = 32 << 20  # a larger file is not merged again
+_BATCH_FILE = re.compile(r"(batch-\d{8}-\d{4,}|batches-\d{8}-\d{8}-\d{8})\.parquet")
+COMPACTION_NOTE = "compaction.json"
 
 
 class StreamingTables:
-    """The output directory of a query that follows a folder.
+    """The output directory of a query that follows a folder, which holds its lock.
 
     Raises:
         PolymuxError: The directory contains something else, or was created with other settings.
+        OutputBusy: Another query writes to it.
         UnwritableOutput: It cannot be written.
     """
 
@@ -42,13 +64,28 @@ class StreamingTables:
         self.state_folder = self.out / STATE_FOLDER
         self.checkpoint = self.state_folder / "checkpoint"
         self.staging = self.state_folder / "staging"
+        self._rows: dict[tuple[str, int], int] = {}  # of files, by name and size
         self._check(out, settings)
+        try:
+            self.state_folder.mkdir(parents=True, exist_ok=True)
+            self._lock = OutputLock(self.out, "")
+        except OSError as problem:
+            raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
+        try:
+            self._prepare(out, settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, out: str, settings: dict[str, str]) -> None:
+        """Finish what a query that was killed has left, and create what is missing."""
         try:
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             kept = self.state_folder / "settings.json"
             if not kept.exists():
-                write_atomically(kept, json.dumps(settings, indent=1).encode(), hidden=True)
+                write_atomically(kept, json.dumps(settings, indent=1).encode())
+            self._finish_compaction()
         except OSError as problem:
             raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
         write_empty_tables(self.out)
@@ -57,13 +94,18 @@ class StreamingTables:
         for table in SNAPSHOT_TABLES:
             if not self._snapshot(table).exists():
                 self._write_snapshot(table, SCHEMAS[table].empty_table())
+        if not (self.out / MANIFEST_NAME).exists():
+            self._write_manifest()
 
     def _check(self, out: str, settings: dict[str, str]) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise PolymuxError(f"{out}: is a file; --out names a directory")
+        if self.out.is_dir():
+            refuse_if_busy(self.out)
         kept = self.state_folder / "settings.json"
         if not kept.exists():
-            if self.out.is_dir() and any(self.out.iterdir()):
+            known = {LOCK_NAME, STATE_FOLDER}
+            if self.out.is_dir() and any(path.name not in known for path in self.out.iterdir()):
                 raise PolymuxError(
                     f"{out}: holds files that `analyze --watch` did not write; choose another"
                 )
@@ -75,11 +117,20 @@ class StreamingTables:
                     f"{out}: was created with {name}={before.get(name)!r}, not {value!r}: use the "
                     "same options, or choose another directory"
                 )
-        if any(self.out.glob("*/batch-*.parquet")) and not self.checkpoint.exists():
+        if any(self.out.glob("*/batch*-*.parquet")) and not self.checkpoint.exists():
             raise PolymuxError(f"{out}: has tables but its checkpoint is gone; choose another")
 
     def publish(self, batch_id: int, reports: Iterable[TaskReport]) -> None:
-        """Publish the files of a micro-batch, replacing those of an earlier attempt at it."""
+        """Publish the files of a micro-batch, replacing those of an earlier attempt at it.
+
+        Raises:
+            PolymuxError: Another query has taken the lock over; nothing was published.
+        """
+        if not self._lock.is_held():
+            raise PolymuxError(
+                f"{self.out}: another run has taken its lock ({LOCK_NAME}) over; do not run two at "
+                "once with the same --out"
+            )
         parts = list(reports)
         for path in self.out.glob(f"*/batch-{batch_id:08}-*.parquet"):
             path.unlink()
@@ -88,17 +139,91 @@ class StreamingTables:
             for table in part.tables:
                 source = self.staging / part.folder / table / "part.parquet"
                 target = self.out / table / f"batch-{batch_id:08}-{number:04}.parquet"
-                target.parent.mkdir(exist_ok=True)
+                make_table_folder(target.parent)
                 fsync_path(source)
                 os.replace(source, target)
                 folders.add(target.parent)
         for folder in folders:
             fsync_path(folder)
+        self._compact(batch_id)
+        self._write_manifest()
         unchanged = {name for part in parts for name in part.unchanged}
         for table in SNAPSHOT_TABLES:
             self._update_snapshot(table, parts, unchanged)
         shutil.rmtree(self.staging, ignore_errors=True)
         self.staging.mkdir(exist_ok=True)
+
+    def close(self) -> None:
+        """Give the lock up."""
+        self._lock.release()
+
+    def _table_files(self, table: str) -> Iterator[Path]:
+        """Yield the files of a table that batches have written."""
+        for path in sorted((self.out / table).glob("*.parquet")):
+            if _BATCH_FILE.fullmatch(path.name):
+                yield path
+
+    def _write_manifest(self) -> None:
+        """Name all files of batches, and an empty one where a table has none."""
+        tables = {}
+        for table in TABLES:
+            paths = list(self._table_files(table)) or sorted((self.out / table).glob("part-*"))
+            if paths:
+                tables[table] = [self._entry(path) for path in paths]
+        write_atomically(self.out / MANIFEST_NAME, Manifest("", tables).encode())
+
+    def _entry(self, path: Path) -> TableFile:
+        name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
+        known = self._rows.get((name, size))
+        if known is None:
+            known = self._rows[name, size] = int(pq.read_metadata(path).num_rows)
+        return TableFile(name, size, known)
+
+    # Compaction. Step 1: write the merged file under a hidden name. Step 2: note which files it
+    # replaces. Step 3: give it its name, name it in the manifest in place of those, and remove
+    # those. After a kill, step 3 is done again.
+
+    def _compact(self, batch_id: int) -> None:
+        """Merge small files of the batches before this one: Spark repeats none of those."""
+        work = []
+        for table in TABLES:
+            small = [
+                path
+                for path in self._table_files(table)
+                if _batches(path)[1] < batch_id and path.stat().st_size < MAX_COMPACT_BYTES
+            ]
+            if len(small) >= COMPACT_FILES:
+                first = min(_batches(path)[0] for path in small)
+                last = max(_batches(path)[1] for path in small)
+                merged = f"batches-{first:08}-{last:08}-{batch_id:08}.parquet"
+                hidden = self.out / table / f".{merged}"
+                merge_files(small, table, hidden)
+                fsync_path(hidden)
+                work.append({"table": table, "merged": merged, "files": [p.name for p in small]})
+        if work:
+            write_atomically(self.state_folder / COMPACTION_NOTE, json.dumps(work).encode())
+            self._finish_compaction()
+
+    def _finish_compaction(self) -> None:
+        note = self.state_folder / COMPACTION_NOTE
+        former = read_manifest(self.out)
+        if not note.exists() or former is None:
+            return
+        tables = {table: list(files) for table, files in former.tables.items()}
+        work = json.loads(note.read_bytes())
+        for entry in work:
+            folder = self.out / entry["table"]
+            if (folder / f".{entry['merged']}").exists():
+                os.replace(folder / f".{entry['merged']}", folder / entry["merged"])
+                fsync_path(folder)
+            gone = {f"{entry['table']}/{name}" for name in (*entry["files"], entry["merged"])}
+            kept = [file for file in tables[entry["table"]] if file.path not in gone]
+            tables[entry["table"]] = [*kept, self._entry(folder / entry["merged"])]
+        write_atomically(self.out / MANIFEST_NAME, Manifest("", tables).encode())
+        for entry in work:
+            for name in entry["files"]:
+                (self.out / entry["table"] / name).unlink(missing_ok=True)
+        note.unlink()
 
     def _update_snapshot(self, table: str, reports: list[TaskReport], unchanged: set[str]) -> None:
         """Replace the rows of sessions that have grown, and keep those of unchanged ones."""
@@ -122,6 +247,12 @@ class StreamingTables:
         pq.write_table(rows, hidden, compression="zstd", store_schema=False)
         fsync_path(hidden)
         os.replace(hidden, path)
+
+
+def _batches(path: Path) -> tuple[int, int]:
+    """Return the numbers of the first and last batch in a file."""
+    numbers = path.stem.split("-")
+    return int(numbers[1]), int(numbers[2 if numbers[0] == "batches" else 1])
 
 
 def fsync_path(path: Path) -> None:

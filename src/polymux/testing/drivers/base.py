@@ -40,7 +40,9 @@ class Driver:
 
 
 class DuplexDriver(Driver):
-    """Opens, accepts, rejects, writes, reads, ends and aborts duplex streams (mplex, Nerdbank)."""
+    """Opens, accepts, rejects, writes, reads, ends and aborts duplex streams."""
+
+    names = True  # streams have names
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         super().__init__(endpoint, rng)
@@ -54,6 +56,7 @@ class DuplexDriver(Driver):
         try:
             if pick < 0.2 or not self.streams:
                 name = bytes(self.rng.randrange(32, 127) for _ in range(self.rng.randrange(4)))
+                name = name if self.names else b""
                 self.streams.append(
                     self.open_reused_id(name) or self.endpoint.open(name, self.window)
                 )
@@ -117,26 +120,3 @@ class DuplexDriver(Driver):
             self.read(stream)
             if stream.half(self.endpoint.side).state == OPEN:
                 self.endpoint.end(stream)
-
-
-def driver_for(protocol: str) -> type[Driver]:
-    """Return the driver class for a protocol name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    if protocol in ("mplex", "nerdbank"):
-        return DuplexDriver
-    if protocol == "omnistreams":
-        from polymux.testing.drivers.omnistreams import OmnistreamsDriver
-
-        return OmnistreamsDriver
-    if protocol == "streamux":
-        from polymux.testing.drivers.streamux import StreamuxDriver
-
-        return StreamuxDriver
-    if protocol == "minmux":
-        from polymux.testing.drivers.minmux import MinmuxDriver
-
-        return MinmuxDriver
-    raise KeyError(f"no driver for {protocol}")

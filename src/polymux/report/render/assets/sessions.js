@@ -31,7 +31,7 @@ function protocolOf(session) {
 function showSessions() {
   const matches = matcher(byId("session-filter").value);
   const rows = data.sessions.filter((s) => matches(
-    [protocolOf(s), s.dialer, s.acceptor, s.ending, s.id, s.note || "", s.captures.join(" ")].join(" ")));
+    [protocolOf(s), s.dialer, s.acceptor, s.ending, s.id, s.note || "", s.tls ? tlsText(s.tls) : "", s.captures.join(" ")].join(" ")));
   sessionGrid.show(rows);
   const hidden = data.totals.sessions - data.sessions.length;
   fill(byId("session-count"), `${count(rows.length)} of ${count(data.totals.sessions)}`,
@@ -73,6 +73,17 @@ function pair(values) {
   return `${sizeText(values[0])} → ${sizeText(values[1])} ←`;
 }
 
+function tlsText(tls) {
+  return [
+    tls.suite,
+    tls.serverName ? `server ${tls.serverName}` : null,
+    tls.alpn ? `application ${tls.alpn}` : null,
+    tls.records !== null ? `${count(tls.records)} records` : "not opened",
+    tls.unopened ? `${count(tls.unopened)} of them not opened` : null,
+    tls.handshake !== null ? `handshake ${durationText(tls.handshake)}` : null,
+  ].filter(Boolean).join(", ");
+}
+
 function showSessionFacts() {
   const session = data.sessions[view.session];
   fill(byId("session-title"), protocolOf(session), " ", name(`${session.dialer} → ${session.acceptor}`));
@@ -89,6 +100,7 @@ function showSessionFacts() {
     session.undecoded[0] + session.undecoded[1] > 0 ? fact("undecoded", pair(session.undecoded)) : null,
     fact("captured", session.vantage === "middle" ? "in the middle" : session.vantage === "unordered" ? "directions not in one order" : `at the ${session.vantage}`),
     fact("ending", endingNode(session.ending)),
+    fact("TLS", session.tls ? name(tlsText(session.tls)) : null),
     fact("evidence", session.evidence ? name(session.evidence) : null),
     fact("from", session.captures.length ? name(session.captures.join(", ") + (session.moreCaptures ? ` and ${session.moreCaptures} more` : "")) : null),
     fact("id", session.id),

@@ -1,0 +1,215 @@
+"""Laws of the pipeline at sizes that do not fit here: bytes read, memory, exchange, following."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.harness import Bound, Figure, NotMeasured, Result
+from bench.pipeline_captures import Conversations
+
+from polymux.capture import FlowRefs, PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.spark.batch.pipeline import analyze
+from polymux.spark.batch.reference_shuffle import (
+    FlowSelection,
+    IndexResult,
+    IndexTotals,
+    ReferenceReader,
+    ReferenceWriter,
+    reported_buckets,
+)
+from polymux.spark.streaming.micro_batches import FolderFollower
+from polymux.spark.streaming.offset import FolderOffset
+from polymux.spark.streaming.open_sessions import SessionTimeouts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INPUT_BYTES = 32 << 20
+TASKS = (2, 8, 32)
+INDEX_TASKS = (100, 1_000, 10_000)
+SHORT_FLOWS = 300_000
+DAYS, FILES_PER_DAY = 30, 24
+START = 1_700_000_000_000_000_000
+MIB = 1 << 20
+
+
+def measure(spark: SparkSession, folder: Path) -> list[Result]:
+    capture = folder / "scale.pcap"
+    Conversations(64).write(capture, INPUT_BYTES, last=True)
+    lines = [*read_ratios(spark, folder, capture), *index_results(), *exchange(folder)]
+    lines.append(short_flows())
+    lines += following(folder)
+    return lines
+
+
+def read_ratios(spark: SparkSession, folder: Path, capture: Path) -> list[Result]:
+    """Bytes read of the captures for each byte of them, in all stages."""
+    import zstandard
+
+    packed = folder / "scale.pcap.zst"
+    packed.write_bytes(zstandard.ZstdCompressor().compress(capture.read_bytes()))
+    inputs = {"plain": str(capture), "zstd": str(packed)}
+    lines: list[Result] = []
+    store = None
+    try:
+        from moto.server import ThreadedMotoServer
+
+        store = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    except ImportError:
+        lines.append(NotMeasured("bytes read for each byte, S3", "moto is not installed"))
+    if store is not None:
+        store.start()
+        host, port = store.get_host_and_port()
+        inputs["S3"] = _upload(capture, host, port)
+    for name, path in inputs.items():
+        for tasks in TASKS:
+            size = capture.stat().st_size // tasks
+            done = analyze(spark, path, folder / "scale", max_partition_bytes=size)
+            assert done.conserved
+            ratio = done.read_bytes / done.capture_bytes
+            bounds = [Bound("for each byte", 1.2)] if name != "plain" else []
+            lines.append(
+                Figure(f"bytes read for each byte, {name}, {tasks} tasks", [ratio], "", bounds)
+            )
+    if store is not None:
+        store.stop()
+    return lines
+
+
+def _upload(capture: Path, host: str, port: int) -> str:
+    import boto3  # type: ignore[import-untyped]  # it has no types of its own
+
+    client = boto3.client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1",
+        aws_access_key_id="key", aws_secret_access_key="secret",
+    )  # fmt: skip
+    client.create_bucket(Bucket="bench")
+    client.upload_file(str(capture), "bench", capture.name)
+    query = f"endpoint_override={host}%3A{port}&scheme=http&region=us-east-1"
+    return f"s3://key:secret@bench/{capture.name}?{query}"
+
+
+def index_results() -> list[Result]:
+    """What the driver holds of index tasks with many flows each."""
+    lines: list[Result] = []
+    for tasks in INDEX_TASKS:
+        with tempfile.TemporaryDirectory() as staging:
+            with ReferenceWriter(staging, 65536, reported_buckets(tasks)) as writer:
+                writer.add([_row(number, 0) for number in range(5_000)])
+            writer.result.summaries.append(json.dumps({"file": "x" * 80, "status": "whole"}))
+            packed = [bytes(bytearray(writer.result.pack())) for _ in range(min(tasks, 1000))]
+        tracemalloc.start()
+        totals = IndexTotals(65536)
+        begun = time.perf_counter()
+        for number in range(tasks):
+            totals.add(IndexResult.unpack(packed[number % len(packed)]))
+        spent = time.perf_counter() - begun
+        held = tracemalloc.get_traced_memory()[0] / tasks
+        tracemalloc.stop()
+        name = f"driver, {tasks} index tasks"
+        bound = [Bound("a task", 1000)] if tasks >= 1_000 else []
+        lines += [
+            Figure(f"{name}: result", [len(packed[0])], "bytes", bound),
+            Figure(f"{name}: held for each", [held], "bytes", bound),
+            Figure(f"{name}: time for each", [spent / tasks * 1e6], "µs", []),
+        ]
+    return lines
+
+
+def exchange(folder: Path) -> list[Result]:
+    """The time in which a task collects its part of the files of all index tasks."""
+    lines: list[Result] = []
+    for tasks in INDEX_TASKS:
+        with tempfile.TemporaryDirectory(dir=folder) as staging:
+            names = []
+            for number in range(tasks):
+                with ReferenceWriter(staging, 65536, 24) as writer:
+                    writer.add([_row(flow, number) for flow in range(number, number + 20)])
+                names.append(writer.result.name)
+            begun = time.perf_counter()
+            ReferenceReader(staging, names, FlowSelection(range(100, 200)))
+            spent = (time.perf_counter() - begun) / tasks * 1e6
+        lines.append(Figure(f"exchange, {tasks} index tasks: for each", [spent], "µs", []))
+    return lines
+
+
+def _row(flow: int, start: int) -> FlowRefs:
+    key = (flow // 2).to_bytes(36, "big")  # both directions
+    return FlowRefs(key, flow & 1, "/captures/one.pcap", start, START + flow, START, bytes(64))
+
+
+SHORT_FLOWS_PROGRAM = """
+import resource, sys, tempfile
+from bench.pipeline_scale import SHORT_FLOWS, _row
+import polymux.spark.batch.analyze_stage
+from polymux.spark.batch.reference_shuffle import *
+with tempfile.TemporaryDirectory() as staging:
+    with ReferenceWriter(staging) as writer:
+        for first in range(0, SHORT_FLOWS * 2, 1000):
+            writer.add([_row(number, 0) for number in range(first, first + 1000)])
+    del writer
+    flows = ReferenceReader(staging, [name.stem for name in Path(staging, "index").iterdir()],
+                            FlowSelection(range(MIN_BUCKETS)))
+    count = sum(1 for flow in flows if flow.rows())
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def short_flows() -> Figure:
+    """The memory of a process that writes and reads the references of many short flows."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_FLOWS_PROGRAM], capture_output=True, text=True, check=True
+    )
+    count, kilobytes = map(int, done.stdout.split())
+    assert count == SHORT_FLOWS
+    bound = Bound("a task", 256)
+    return Figure(f"memory, {count} short flows", [kilobytes / 1024], "MiB", [bound])
+
+
+def following(folder: Path) -> list[Result]:
+    """State, offset and time of a batch over many days of files that stay in the folder."""
+    inbox = folder / "days"
+    inbox.mkdir()
+    now = [START]
+    follower = FolderFollower(
+        str(inbox), timeouts=SessionTimeouts(1, 20, 60, 3600), clock=lambda: now[0]
+    )
+    offset = FolderOffset()
+    batches: list[tuple[float, int, int]] = []
+    for number in range(1, DAYS * FILES_PER_DAY + 1):
+        now[0] = START + number * 86_400_000_000_000 // FILES_PER_DAY
+        path = inbox / f"collect-{number:05}.pcapng"
+        with PcapngWriter(str(path), sync="none") as writer:
+            talk = TcpConnectionWriter(
+                writer, ("192.0.2.9", 40_000 + number), ("198.51.100.2", 9000), now[0],
+                comment=hint_comment("mplex", "acceptor"),
+            )  # fmt: skip
+            talk.data(0, bytes.fromhex("000161 020568656c6c6f"), now[0] + 1000)
+            talk.close(now[0] + 2000)
+        os.utime(path, ns=(now[0], now[0]))
+        begun = time.perf_counter()
+        start = FolderOffset.from_dict(json.loads(json.dumps(offset.to_dict())))
+        offset = follower.next_offset(start, 1 << 40)
+        follower.plan_batch(start, offset)
+        spent = time.perf_counter() - begun
+        batches.append((spent, len(json.dumps(offset.to_dict())), len(offset.files)))
+    first = batches[FILES_PER_DAY : 2 * FILES_PER_DAY]
+    last = batches[-FILES_PER_DAY:]
+    name = f"following, day {DAYS}"
+    files, offsets = (
+        [max(batch[column] for batch in day) for day in (first, last)] for column in (2, 1)
+    )
+    times = [sorted(batch[0] for batch in day)[FILES_PER_DAY // 2] * 1e3 for day in (first, last)]
+    return [
+        Figure(f"{name}: files kept", [files[1]], "", [Bound("day 2", files[0])]),
+        Figure(f"{name}: offset", [offsets[1]], "bytes", [Bound("day 2", offsets[0] * 1.1)]),
+        Figure(f"{name}: batch", [times[1]], "ms", [Bound("day 2", times[0], target=None)]),
+    ]

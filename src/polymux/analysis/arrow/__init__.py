@@ -1,1 +1,0 @@
-"""Arrow arrays and record batches built from compiled buffers."""

@@ -1,0 +1,1 @@
+"""The Wireshark dissector: a Lua script, with tables generated from the protocols."""

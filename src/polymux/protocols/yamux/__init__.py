@@ -1,0 +1,1 @@
+"""yamux: its rules, its state machine, and the signs by which its two dialects are told apart."""

@@ -1,0 +1,347 @@
+"""What a peer can make a session, and all peers can make a server, hold in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from tests.aio.session_helpers import echo, exchange, joined, opened, settled
+from tests.aio.virtual_clock import virtual
+
+import polymux
+from polymux import Call, Limits, MinmuxSession, Session, Stream, StreamuxSession, Timeouts
+from polymux.aio.session.server_budget import ServerBudget
+
+KIB, MIB = 1024, 1024 * 1024
+READ = 256 * KIB  # bytes that the system hands over at once
+SMALL = Limits(session_buffer_bytes=256 * KIB, assembly_buffer_bytes=512 * KIB)
+
+
+# Messages that are being put together
+
+
+@virtual
+async def test_a_thousand_unfinished_messages_share_one_budget() -> None:
+    limits = Limits(session_buffer_bytes=256 * KIB, assembly_buffer_bytes=512 * KIB,
+                    max_message_bytes=300 * KIB)  # fmt: skip
+    async with joined("streamux", limits=limits) as (one, two):
+        near, far = cast(StreamuxSession, one), cast(StreamuxSession, two)
+
+        async def read(call: Call) -> None:
+            await call.reply(await call.read())
+
+        serving = asyncio.create_task(far.serve_calls(read, max_concurrent=1000))
+        exchanges = [await near.exchange() for _ in range(300)]
+        most = 0
+
+        async def push(number: int) -> None:
+            with contextlib.suppress(polymux.PolymuxError):
+                while True:
+                    await exchanges[number].send(bytes(4 * KIB))
+                    await asyncio.sleep(0)
+
+        work = [asyncio.create_task(push(number)) for number in range(300)]
+        for _ in range(400):
+            await settled(10)
+            most = max(most, far.read_backpressure.held_bytes)
+        assert far.read_backpressure.paused_at, "the rest is not read"
+        bound = limits.assembly_buffer_bytes + limits.max_message_bytes
+        assert most <= bound + limits.session_buffer_bytes + READ
+        assert most > limits.assembly_buffer_bytes
+        await asyncio.sleep(6)
+        assert far.endpoint.counters.hits["assembly_buffer_bytes"]
+        assert far.endpoint.counters.hits["stream_buffer_bytes"] >= 1, "the pause has an end"
+        assert far.failure is None
+        for task in (serving, *work):
+            task.cancel()
+
+
+@virtual
+async def test_requests_that_fit_together_are_all_answered() -> None:
+    async with joined("streamux", limits=SMALL) as (one, two):
+        near, far = cast(StreamuxSession, one), cast(StreamuxSession, two)
+
+        async def read(call: Call) -> None:
+            await call.reply(b"%d" % len(await call.read()))
+
+        serving = asyncio.create_task(far.serve_calls(read, max_concurrent=100))
+        sizes = [KIB * (1 + number % 20) for number in range(60)]
+        replies = await asyncio.gather(*(near.request(bytes(size)) for size in sizes))
+        assert replies == [b"%d" % size for size in sizes]
+        assert far.assembly.total_bytes == 0
+        serving.cancel()
+
+
+@pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
+@virtual
+async def test_with_windows_messages_beyond_the_budget_wait_for_their_turn(protocol: str) -> None:
+    """Nothing is aborted: the windows hold the sender up until there is room."""
+    async with joined(protocol, limits=SMALL) as (near, far):
+        pairs = [await opened(near, far, str(number)) for number in range(20)]
+        reading = [asyncio.create_task(theirs.receive_all()) for _, theirs in pairs]
+        most = 0
+
+        async def send(stream: Stream) -> None:
+            for _ in range(10):
+                await stream.send(bytes(20 * KIB))
+            await stream.end()
+
+        async with asyncio.TaskGroup() as tasks:
+            sending = [tasks.create_task(send(mine)) for mine, _ in pairs]
+            while not all(task.done() for task in sending):
+                await settled(1)
+                most = max(most, far.read_backpressure.held_bytes)
+        assert [len(data) for data in await asyncio.gather(*reading)] == [200 * KIB] * 20
+        assert far.read_backpressure.pause_count == 0
+        bound = SMALL.assembly_buffer_bytes + SMALL.session_buffer_bytes
+        assert SMALL.assembly_buffer_bytes < most <= bound + 200 * KIB + READ
+
+
+@virtual
+async def test_a_message_that_is_given_up_makes_room() -> None:
+    limits = Limits(assembly_buffer_bytes=1000)
+    async with joined("mplex", limits=limits) as (near, far):
+        pairs = [await opened(near, far, str(number)) for number in range(3)]
+        reading = [asyncio.create_task(theirs.readexactly(2000)) for _, theirs in pairs]
+        for mine, _ in pairs:
+            await mine.send(bytes(1500))
+            await settled()
+        assert far.assembly.total_bytes == 1500
+        assert far.endpoint.receive_queue.unread_bytes == 3000
+        reading[0].cancel()
+        await settled()
+        assert far.assembly.total_bytes == 1500, "the next one"
+        for mine, _ in pairs:
+            await mine.send(bytes(500))
+        assert [len(await task) for task in reading[1:]] == [2000, 2000]
+        assert len(await pairs[0][1].readexactly(2000)) == 2000
+        assert far.assembly.total_bytes == 0
+
+
+# Windows
+
+
+@pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
+@virtual
+async def test_the_windows_of_a_thousand_channels_fit_into_the_session_buffer(
+    protocol: str,
+) -> None:
+    async with joined(protocol) as (near, far):
+        pairs = [await opened(near, far, str(number)) for number in range(1000)]
+        windows = [theirs.peer_half.window for _, theirs in pairs]
+        assert sum(windows) <= Limits().session_buffer_bytes
+        assert windows[0] == windows[1] == Limits().receive_window
+        assert windows == sorted(windows, reverse=True)
+        assert min(windows) >= 1024
+        assert far.endpoint.receive_queue.window_bytes == sum(windows)
+        for mine, theirs in pairs:
+            mine.abort()
+            theirs.abort()
+        await settled()
+        assert far.endpoint.receive_queue.window_bytes == 0
+        _, theirs = await opened(near, far)
+        assert theirs.peer_half.window == Limits().receive_window
+
+
+@virtual
+async def test_channels_that_were_ended_and_not_read_leave_less_for_windows() -> None:
+    """Otherwise a peer could fill a window, end the channel, and do the same again."""
+    limits = Limits(session_buffer_bytes=100 * KIB, receive_window=10 * KIB)
+    async with joined("nerdbank", limits=limits) as (near, far):
+        held = []
+        for number in range(60):
+            mine, theirs = await opened(near, far, str(number))
+            held.append(theirs)
+            await mine.send(bytes(theirs.peer_half.window))
+            await mine.end()
+            await settled()
+        assert far.endpoint.receive_queue.unread_bytes <= limits.session_buffer_bytes + 60 * KIB
+        assert held[-1].peer_half.window == 1024
+
+
+@virtual
+async def test_minmux_credit_fits_into_the_session_buffer() -> None:
+    async with joined("minmux") as (_, two):
+        far = cast(MinmuxSession, two)
+        receivers = [far.receiver(2 * number + 1) for number in range(1000)]
+        assert receivers[0].window == Limits().receive_window
+        assert sum(receiver.window for receiver in receivers) <= Limits().session_buffer_bytes
+        assert min(receiver.window for receiver in receivers) >= 1024
+
+
+@virtual
+async def test_fixed_windows_that_exceed_the_session_buffer_pause_reading_for_a_while() -> None:
+    """The initial window of yamux cannot be made smaller: a pause bounds it."""
+    limits = Limits(session_buffer_bytes=512 * KIB)
+    async with joined("yamux", limits=limits) as (near, far):
+        pairs = [await opened(near, far, "") for _ in range(12)]
+        for mine, _ in pairs:
+            mine.send_nowait(bytes(200 * KIB))
+        await settled(200)
+        assert far.read_backpressure.paused_at
+        most = 4 * limits.session_buffer_bytes
+        assert far.endpoint.receive_queue.unread_bytes <= most + READ
+        reading = [theirs.readexactly(200 * KIB) for _, theirs in pairs]
+        assert [len(data) for data in await asyncio.gather(*reading)] == [200 * KIB] * 12
+        assert not far.read_backpressure.paused_at
+        for mine, _ in pairs:
+            mine.send_nowait(bytes(200 * KIB))
+        await asyncio.sleep(60)
+        assert far.endpoint.counters.hits["stream_buffer_bytes"] >= 1
+        assert far.endpoint.receive_queue.unread_bytes <= most
+        assert far.failure is None
+
+
+# Parts of chunks
+
+
+async def test_small_parts_of_large_chunks_do_not_keep_the_chunks() -> None:
+    async with joined("mplex") as (near, far):
+        pairs = [await opened(near, far, str(number)) for number in range(2)]
+        (unread, theirs), (read, drained) = pairs
+        for _ in range(80):
+            await unread.send(bytes(8000))
+            await read.send(bytes(200_000))
+            while drained.has_unread or not far.endpoint.receive_queue.unread_bytes:
+                await settled(2)
+                drained.receive_nowait()
+            await settled()
+            drained.receive_nowait()
+        parts = theirs.buffers.received
+        assert theirs.unread_bytes == 640_000
+        chunks = {id(part.obj): part.obj for part in parts if isinstance(part, memoryview)}
+        assert sum(memoryview(chunk).nbytes for chunk in chunks.values()) < 4 * 640_000
+        assert len(await theirs.readexactly(640_000)) == 640_000
+
+
+async def test_very_small_parts_are_joined() -> None:
+    async with joined("mplex") as (near, far):
+        mine, theirs = await opened(near, far)
+        for _ in range(300):
+            mine.send_many([b"ab"] * 1000)
+            near.flush()
+            await settled(2)
+        await settled()
+        assert theirs.unread_bytes == 600_000
+        assert len(theirs.buffers.received) < 200_000
+        assert await theirs.readexactly(600_000) == b"ab" * 300_000
+
+
+# All sessions of a server
+
+
+class Holder:
+    """A session that holds memory, without one."""
+
+    def __init__(self, budget: ServerBudget, held: int = 0) -> None:
+        self.budget = budget
+        self.lease_bytes = 0
+        self.held_bytes = held
+        self.paused = False
+
+    def hold(self, held: int) -> bool:
+        self.held_bytes = held
+        self.update()
+        return not self.paused
+
+    def update(self) -> None:
+        self.paused = not self.budget.may_hold(self, self.held_bytes)
+
+
+def test_leases_that_are_not_used_are_taken_back() -> None:
+    budget = ServerBudget(4 * MIB)
+    holders = [Holder(budget) for _ in range(100)]
+    for holder in holders:
+        assert holder.hold(MIB)
+        holder.held_bytes = 0
+    assert budget.times_exceeded == 0
+
+
+def test_those_above_an_equal_share_pause_and_the_others_go_on() -> None:
+    budget = ServerBudget(4 * MIB)
+    greedy = [Holder(budget) for _ in range(3)]
+    for holder in greedy:
+        assert holder.hold(MIB + 300 * KIB)
+    modest = Holder(budget)
+    assert modest.hold(500 * KIB), "it is below an equal share"
+    assert all(holder.paused for holder in greedy)
+    assert budget.held_bytes <= 4 * MIB + 500 * KIB
+    for holder in greedy[:2]:
+        holder.held_bytes = 0
+        budget.release(holder)
+    assert not greedy[2].paused, "there is room again"
+
+
+@contextlib.asynccontextmanager
+async def hog_server(limits: Limits) -> AsyncIterator[tuple[polymux.aio.Server, list[str]]]:
+    """Echoes streams named `echo`, and never reads any other."""
+    said: list[str] = []
+
+    async def ignore(stream: Stream) -> None:
+        if stream.name == "echo":
+            async with stream:
+                async for chunk in stream:
+                    await stream.send(chunk)
+            return
+        try:
+            while not stream.check_eof():
+                await asyncio.sleep(0.02)
+        except polymux.PolymuxError as problem:
+            said.append(str(problem))
+
+    async def handle(session: Session) -> None:
+        await session.serve_streams(ignore)
+
+    server = await polymux.serve(
+        handle, "tcp://127.0.0.1:0", protocol="mplex", limits=limits,
+        timeouts=Timeouts(slow_reader=0.5, close=1),
+    )  # fmt: skip
+    async with server:
+        yield server, said
+
+
+async def test_the_sessions_of_a_server_share_one_budget() -> None:
+    limits = Limits(server_buffer_bytes=2 * MIB, session_buffer_bytes=MIB)
+    async with hog_server(limits) as (server, said), contextlib.AsyncExitStack() as stack:
+        honest = await stack.enter_async_context(polymux.connect(server.url, protocol="mplex"))
+        hogs = [
+            await stack.enter_async_context(polymux.connect(server.url, protocol="mplex"))
+            for _ in range(8)
+        ]
+
+        async def push(session: Session) -> None:
+            with contextlib.suppress(polymux.PolymuxError):
+                stream = await session.open("hog")
+                while True:
+                    await stream.send(bytes(50_000))
+
+        work = [asyncio.create_task(push(session)) for session in hogs]
+        most = 0
+        async with asyncio.timeout(20):
+            while len(said) < 8:
+                sessions = list(server.sessions)
+                held = [session.read_backpressure.held_bytes for session in sessions]
+                most = max(most, sum(held))
+                assert await exchange(honest, "echo", b"still served") == b"still served"
+                await asyncio.sleep(0.01)
+        assert MIB < most <= limits.server_buffer_bytes + 8 * READ
+        assert any("limit server_buffer_bytes=2097152" in text for text in said)
+        for session in hogs:
+            session.abort()
+        await asyncio.gather(*work)
+
+
+async def test_honest_sessions_are_served_within_a_small_budget() -> None:
+    limits = Limits(server_buffer_bytes=MIB, session_buffer_bytes=512 * KIB)
+    for protocol in ("mplex", "nerdbank"):
+        server = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=protocol, limits=limits)
+        async with server:
+
+            async def talk(url: str = server.url, protocol: str = protocol) -> int:
+                async with polymux.connect(url, protocol=protocol) as session:
+                    return len(await exchange(session, "s", bytes(500_000)))
+
+            assert await asyncio.gather(*(talk() for _ in range(12))) == [500_000] * 12

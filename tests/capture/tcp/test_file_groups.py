@@ -1,0 +1,86 @@
+"""Files of one flow are grouped by the positions of their connections at the same time."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from polymux.capture.packets.indexer import FlowRefs
+from polymux.capture.packets.packet_refs import ACK, REF_BYTES
+from polymux.capture.tcp.file_groups import group_rows
+
+SECOND = 1_000_000_000
+MB = 1_000_000
+ANSWERS = 3 << 30  # position of the acceptor, which sends nothing
+
+
+def packet(number: int, at: int, seq: int, ack: int) -> bytes:
+    words = (number * 2000 << 20, at * SECOND, (seq % 2**32) << 32 | ack, int(ACK) << 16)
+    return struct.pack("<QqQQ", *words)
+
+
+def row(
+    file: str, direction: int, seconds: range, rate: int = MB, base: int = 0, stored: bool = False
+) -> FlowRefs:
+    """One direction of a file with a packet each second of a connection that sends `rate`."""
+    refs = b""
+    for number, at in enumerate(seconds):
+        places = (base + at * rate) % 2**32, ANSWERS
+        refs += packet(number, at, places[direction], places[1 - direction])
+    ends = seconds[0] * SECOND, seconds[-1] * SECOND
+    if not stored:
+        return FlowRefs(bytes(36), direction, file, 0, *ends, refs)
+    return FlowRefs(
+        bytes(36),
+        direction,
+        file,
+        0,
+        *ends,
+        b"",
+        stored=lambda start, size: refs[start : start + size],
+        records=len(refs) // REF_BYTES,
+    )
+
+
+def both(
+    file: str, seconds: range, rate: int = MB, base: int = 0, stored: bool = False
+) -> list[FlowRefs]:
+    return [row(file, direction, seconds, rate, base, stored) for direction in (0, 1)]
+
+
+def grouped(rows: list[FlowRefs]) -> list[set[str]]:
+    return [{row.file for row in group} for group in group_rows(rows)]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_second_capture_that_starts_later_and_stops_earlier_is_the_same_connection(
+    stored: bool,
+) -> None:
+    rows = both("eth0", range(201), stored=stored) + both("bond0", range(70, 131), stored=stored)
+    assert grouped(rows) == [{"eth0", "bond0"}]
+
+
+def test_captures_of_one_direction_each_are_the_same_connection() -> None:
+    rows = [row("sent", 0, range(201)), row("answered", 1, range(70, 131))]
+    assert grouped(rows) == [{"sent", "answered"}]
+
+
+def test_rows_of_several_ranges_are_searched_like_one() -> None:
+    parts = [range(60), range(60, 65), range(65, 140), range(140, 201)]
+    rows = [one._replace(start=part.start) for part in parts for one in both("eth0", part, 10 * MB)]
+    assert grouped(rows + both("bond0", range(100, 111), 10 * MB)) == [{"eth0", "bond0"}]
+
+
+def test_another_connection_in_the_middle_of_a_long_one_stays_apart() -> None:
+    rows = both("eth0", range(201)) + both("other", range(70, 131), base=1 << 30)
+    assert grouped(rows) == [{"eth0"}, {"other"}]
+
+
+def test_a_connection_that_was_at_these_positions_at_another_time_stays_apart() -> None:
+    """It is at second 70 where the first is at second 130."""
+    rows = both("eth0", range(201), 10 * MB)
+    assert grouped(rows + both("other", range(70, 131), 10 * MB, base=600 * MB)) == [
+        {"eth0"},
+        {"other"},
+    ]

@@ -1,0 +1,49 @@
+"""Rows collected in any order come out sorted, also where they are many or only the first count."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from polymux.cli.support import sorted_spool
+from polymux.cli.support.sorted_spool import SortedSpool
+
+Row = tuple[tuple[int, int], bytes]
+
+
+def collected(rows: list[Row], max_rows: int = 0) -> list[bytes]:
+    spool = SortedSpool(max_rows)
+    for key, row in rows:
+        spool.add(key, row)
+    found = list(spool.rows())
+    spool.close()
+    return found
+
+
+def some_rows(count: int) -> list[Row]:
+    chance = random.Random(count)
+    return [
+        ((chance.randrange(-3, 3), chance.randrange(-(2**62), 2**62) % 7), b"%d" % n * (n % 5))
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 2, 500])
+def test_rows_are_sorted_by_key_and_then_by_arrival(
+    count: int, in_python: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_spool, "MAX_SORTED_IN_PYTHON", 10_000 if in_python else 0)
+    monkeypatch.setattr(sorted_spool, "MAX_BYTES_IN_MEMORY", 100)
+    rows = some_rows(count)
+    assert collected(rows) == [row for _, row in sorted(rows, key=lambda each: each[0])]
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_only_the_first_rows_are_kept(in_python: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_spool, "MAX_SORTED_IN_PYTHON", 10_000 if in_python else 0)
+    rows = some_rows(1000)
+    expected = [row for _, row in sorted(rows, key=lambda each: each[0])]
+    for most in (1, 10, 400, 2000):
+        assert collected(rows, most) == expected[:most]
