@@ -364,7 +364,7 @@ class Endpoint:
         """The receive window for the next stream, in the protocol's unit.
 
         Where windows are in bytes, it is smaller than `Protocol.receive_window` if the windows of
-        the session would otherwise exceed `Limits.session_buffer_bytes`; see `window_budget`.
+        the session would otherwise add up to too much; see `window_budget`.
         """
         protocol = self.protocol
         if not protocol.has_credit or protocol.content_is_messages:

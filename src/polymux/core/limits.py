@@ -166,8 +166,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     "session_buffer_bytes": FieldDoc(
         "bytes of all streams of a session that are unread or wait to be sent; when they are"
         " exceeded, reading from the connection pauses. Where the protocol has windows, these are"
-        " announced so that they add up to no more; yamux, whose windows have a smallest size, may"
-        " use four times as much",
+        " announced so that they add up to four times as much at most",
         "sixteen initial receive windows",
         "a fast sender and a slow reader",
     ),
@@ -191,7 +190,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     ),
     "receive_window": FieldDoc(
         "bytes of window or credit granted at first on each stream, where the protocol has flow"
-        " control; less once the windows of a session add up to `session_buffer_bytes`",
+        " control; less with many streams in a session (see `session_buffer_bytes`)",
         "100 Mbit/s over a round trip of 80 ms",
         "one slow reader that fills the memory; the window is the bound",
     ),
@@ -207,8 +206,8 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "a peer that asks for a larger window again and again",
     ),
     "max_window_growth_total": FieldDoc(
-        "bytes by which all receive windows of a session together may grow; they stay within three"
-        " quarters of `session_buffer_bytes` in any case",
+        "bytes by which all receive windows of a session together may grow; they stay within twice"
+        " `session_buffer_bytes` in any case",
         "four streams at their largest window, for sessions with a larger buffer",
         "a peer that asks for larger windows on every stream",
     ),

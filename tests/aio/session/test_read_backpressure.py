@@ -155,16 +155,15 @@ async def test_a_closed_stream_that_is_not_read_is_discarded_too() -> None:
 @pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
 @virtual
 async def test_with_credit_the_window_is_the_limit_and_reading_never_pauses(protocol: str) -> None:
-    limits = polymux.Limits(receive_window=50_000, session_buffer_bytes=100_000)
+    limits = polymux.Limits(receive_window=50_000, session_buffer_bytes=25_000)
     async with joined(protocol, limits=limits) as (near, far):
         pairs = [await opened(near, far, str(i)) for i in range(5)]
         for mine, _ in pairs:
             mine.send_nowait(bytes(500_000))
         await asyncio.sleep(100)
         windows = [theirs.peer_half.window for _, theirs in pairs]
-        assert (
-            far.endpoint.receive_queue.unread_bytes == sum(windows) <= limits.session_buffer_bytes
-        )
+        most = 4 * limits.session_buffer_bytes
+        assert far.endpoint.receive_queue.unread_bytes == sum(windows) <= most
         assert min(windows) >= 1024
         assert far.read_backpressure.pause_count == 0
         for mine, theirs in pairs:

@@ -22,6 +22,8 @@ SMALL = {} if SOAK else {"assembly_buffer_bytes": 8 * MIB, "session_buffer_bytes
                          "max_message_bytes": MIB}  # fmt: skip
 SERVER = {} if SOAK else {"server_buffer_bytes": 8 * MIB, "session_buffer_bytes": 4 * MIB}
 
+CHANNEL = {} if SOAK else {"session_buffer_bytes": 4 * MIB}
+
 
 def unfinished_calls() -> Play:
     """A piece of every request, again and again: 16 MiB each, if the server took them."""
@@ -58,7 +60,7 @@ def filled_windows(protocol: str) -> Play:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             scene.notes.append(f"{CHANNELS} windows of {allowed / MIB:.1f} MiB together")
-            assert allowed <= 16 * MIB
+            assert allowed <= (64 if SOAK else 16) * MIB
             scene.target.sample()
         finally:
             session.abort()
@@ -106,8 +108,9 @@ def attacks() -> list[Attack]:
             protocol,
             filled_windows(protocol),
             UNHARMED,
-            memory=32,
+            memory=96 if SOAK else 32,
             mode="slow",
+            limits=CHANNEL,
         )
         for protocol in (V2, V3)
     ]

@@ -1,7 +1,7 @@
 """Read backpressure: a session with slow readers pauses its transport, for a bounded time.
 
 Where the protocol has credit, each stream limits its own sender, and the credit of all streams is
-given so that it fits into the session's buffer (`core/window_budget.py`). Without credit (mplex),
+given within a bound on their sum (`core/window_budget.py`). Without credit (mplex),
 or where content comes in whole messages of any size, the only way to slow the peer down is to stop
 reading from the connection. That stops every stream: a single task that never reads would block all
 others (head-of-line blocking) for ever. So:
@@ -29,13 +29,11 @@ from polymux.aio.session.server_budget import BASE_LEASE_BYTES, ServerBudget
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import LimitExceeded
 from polymux.core.limits import MAX_LIMIT
+from polymux.core.window_budget import WINDOWS_FACTOR
 
 MIN_READ_SHARE_DIVISOR = 4  # a quarter of the budget is for unread data, whatever is queued
 # A third of the budget is for data being read or reassembled, and for the overhead of all objects.
 OVERHEAD_SHARE_DIVISOR = 3
-# So many times the budget may be unread where windows cannot be made smaller: a reader that takes
-# one stream after the other relies on the windows of the others, and must not be blocked by them.
-FIXED_WINDOW_FACTOR = 4
 COMPACT_STEP_BYTES = 256 * 1024  # with more unread, wasteful parts are joined after as many bytes
 
 
@@ -165,12 +163,14 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         budget = endpoint.limits.session_buffer_bytes
         if endpoint.protocol.has_credit and not endpoint.protocol.content_is_messages:
             # Only what this side cannot hold back exceeds it: last items of Minmux need no credit,
-            # and the initial window of yamux is fixed.
+            # and the initial window of yamux is fixed. Of these windows as much may be unread as
+            # of others: a reader that takes one stream after the other relies on the windows of
+            # the others, and must not be blocked by them.
             windows = endpoint.receive_queue.window_bytes
             smallest = endpoint.protocol.min_receive_window
             allowed = budget + max(0, windows - len(self.session.streams) * smallest)
             if smallest > 1:
-                allowed += (FIXED_WINDOW_FACTOR - 1) * budget
+                allowed += (WINDOWS_FACTOR - 1) * budget
         elif unread * MIN_READ_SHARE_DIVISOR <= budget and not self.paused_at:
             allowed = unread
         else:
