@@ -136,7 +136,7 @@ async def test_the_windows_of_a_thousand_channels_add_up_to_four_session_buffers
         assert windows[0] == windows[1] == Limits().receive_window
         assert windows == sorted(windows, reverse=True)
         assert windows[99] >= 32 * KIB, "a hundred channels are not slowed down"
-        assert min(windows) >= 16_000
+        assert min(windows) >= 12 * KIB
         assert far.endpoint.receive_queue.window_bytes == sum(windows)
         for mine, theirs in pairs:
             mine.abort()
@@ -170,7 +170,7 @@ async def test_minmux_credit_adds_up_to_four_session_buffers_at_most() -> None:
         receivers = [far.receiver(2 * number + 1) for number in range(1000)]
         assert receivers[0].window == Limits().receive_window
         assert sum(receiver.window for receiver in receivers) <= 4 * Limits().session_buffer_bytes
-        assert min(receiver.window for receiver in receivers) >= 16_000
+        assert min(receiver.window for receiver in receivers) >= 12 * KIB
 
 
 @virtual
