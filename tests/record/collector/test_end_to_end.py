@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.interop.node_peer import Peer, PeerFailed, raw_bytes, require
-from tests.record.collector.command_process import Command, free_ports
+from tests.ports import free_ports
+from tests.record.collector.command_process import Command
 from tests.record.collector.logging_senders import CHUNK, Attempt, Sender
 
 from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions
