@@ -96,7 +96,7 @@ def test_ls_takes_time_by_size_and_little_memory_for_each_flow(tmp_path: Path) -
 def test_a_device_that_never_ends_is_no_capture() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from polymux.cli import main; main()", "ls", "/dev/zero"],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 3
     assert done.stderr == "/dev/zero at byte 0: not a capture: neither pcapng nor pcap\n"
