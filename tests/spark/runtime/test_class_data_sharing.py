@@ -193,7 +193,7 @@ def test_the_background_process_does_what_it_is_asked(
     java = find_java()
     create_archive_in_background(java)
     note = archive_path(java).with_suffix(".failed")
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 200
     while not note.exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
