@@ -153,7 +153,7 @@ def test_an_output_is_followed_with_the_options_it_was_begun_with(
     run_once(spark, inbox, out)
     with pytest.raises(PolymuxError, match="content='true'"):
         start_following(spark, str(inbox), str(out))
-    with pytest.raises(PolymuxError, match="sessionTimeout='60', not '5'"):
+    with pytest.raises(PolymuxError, match="sessionTimeout='3000', not '5'"):
         start_following(
             spark, str(inbox), str(out), content=True, timeouts=SessionTimeouts(0.2, 5, 600)
         )
