@@ -1,9 +1,14 @@
-"""Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool."""
+"""Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool.
+
+Property tests try the same cases every time, however slow the machine is; with POLYMUX_SOAK they
+try others each time.
+"""
 
 import os
 import signal
 from typing import Any
 
+import hypothesis
 import pytest
 
 ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
@@ -14,6 +19,17 @@ def pytest_configure() -> None:
     program that tests start and interrupt."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if hypothesis.settings.get_current_profile_name() != "mutants":  # which tools.mutants has chosen
+    hypothesis.settings.register_profile(
+        "suite",
+        deadline=None,
+        derandomize=not os.environ.get("POLYMUX_SOAK"),
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("suite")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,12 +2,12 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -57,7 +57,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, path: str) -> Non
     folder.mkdir()
     for number, (language, code) in enumerate(examples()[page], 1):
         if language == "sh":
-            command = ["bash", "-m", "-c", free_ports(SHELL_PRELUDE + code)]
+            command = ["bash", "-m", "-c", with_free_ports(SHELL_PRELUDE + code)]
         else:
             command = [sys.executable, "-W", "error", "-c", code]
         done = subprocess.run(
@@ -76,9 +76,8 @@ def test_every_block_is_run_or_says_what_it_is(page: Path) -> None:
     assert set(fences) <= {"python", "sh", *NOT_RUN, *elsewhere}
 
 
-def free_ports(code: str) -> str:
+def with_free_ports(code: str) -> str:
     """Replace ports 9000 and 9001, which may be in use here, by free ones."""
-    for port in ("9000", "9001"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            code = code.replace(f":{port}", f":{free.getsockname()[1]}")
+    for port, free in zip(("9000", "9001"), free_ports(2), strict=True):
+        code = code.replace(f":{port}", f":{free}")
     return code

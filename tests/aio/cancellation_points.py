@@ -47,7 +47,7 @@ class Cut:
             await asyncio.wait([task])
             self.finished = not suspended.reached
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 return True, await task
         except asyncio.CancelledError:
             return False, None

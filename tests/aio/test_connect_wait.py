@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 import polymux
 from polymux import Unreachable
@@ -17,12 +18,6 @@ from polymux import Unreachable
 
 async def idle(session: polymux.Session) -> None:
     await session.wait_closed()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "unix", "ws"])
@@ -40,7 +35,7 @@ async def test_the_error_after_a_wait_says_how_long_it_was() -> None:
     begun = time.monotonic()
     with pytest.raises(Unreachable, match=r"nothing listens there, for 0\.3 s"):
         await polymux.connect(f"tcp://127.0.0.1:{free_port()}", protocol="mplex", wait=0.3)
-    assert 0.3 <= time.monotonic() - begun < 5
+    assert 0.3 <= time.monotonic() - begun < 30
 
 
 async def test_without_wait_the_first_refusal_raises() -> None:
@@ -69,7 +64,7 @@ async def test_an_error_of_a_peer_that_listens_raises_at_once() -> None:
 
         hanging_up = asyncio.create_task(hang_up())
         url = f"tls://127.0.0.1:{plain.getsockname()[1]}"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             with pytest.raises(Unreachable):
                 await polymux.connect(
                     url, protocol="mplex", wait=60, tls=ssl.create_default_context()

@@ -39,7 +39,7 @@ async def test_an_entry_point_returns_the_session_class_of_its_protocol(name: st
         await session.wait_closed()
 
     async with await door.serve(handle, "tcp://127.0.0.1:0") as server:
-        async with door.connect(server.url, timeout=5) as session:
+        async with door.connect(server.url, timeout=40) as session:
             assert type(session) is kind
             assert type(await met) is kind
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.loops import pass_on_uvloop
 
 HERE = Path(__file__).parent
@@ -16,5 +17,6 @@ ABOUT_TRANSPORTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(300)
 def test_the_tests_of_transports_pass_on_uvloop() -> None:
     pass_on_uvloop((HERE / name for name in ABOUT_TRANSPORTS), "-n", "2", more_than=100)

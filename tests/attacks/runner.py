@@ -183,6 +183,16 @@ async def measure_echo(witness: Session, outcome: Outcome) -> None:
     outcome.echo = max(outcome.echo, time.monotonic() - began)
 
 
+async def until_read(scene: Scene) -> None:
+    """Wait until the server has read what was sent so far, and its application has acted on it.
+
+    It answers a question in an iteration of its loop, in which it also reads what has come.
+    """
+    await asyncio.sleep(0.05)
+    for _ in range(10):
+        await scene.target.tell()
+
+
 async def judge(scene: Scene, outcome: Outcome) -> None:
     """Compare the end of the attacker's session with the expected one."""
     attack, foe = scene.attack, scene.foe

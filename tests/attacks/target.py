@@ -40,7 +40,7 @@ class Zygote:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.process.wait()
         except TimeoutError:
             self.process.kill()

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,18 @@ BROKEN = [
     (0, b"\x1a\x04late", 4),
 ]
 CLEAN = [(0, b"\x08\x04good\x0a\x05hello\x0c\x00", 1), (1, b"\x09\x02ok\x0b\x00", 2)]
+
+
+def give_first_bytes(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Write to the standard input of a process, and wait until it has taken all of it."""
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+    unread = b"\1"
+    while any(unread):
+        assert process.poll() is None
+        time.sleep(0.01)
+        unread = fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4))
 
 
 @dataclass
@@ -85,7 +98,7 @@ def in_terminal(code: str, arguments: tuple[str, ...], columns: int = 160) -> Ra
             break
         said += part
     os.close(leader)
-    return Ran(process.wait(30), said.decode("utf-8", "replace"), "", said)
+    return Ran(process.wait(100), said.decode("utf-8", "replace"), "", said)
 
 
 @pytest.fixture

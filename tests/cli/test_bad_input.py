@@ -9,12 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import CLEAN, Ran
+from tests.cli.conftest import CLEAN, Ran, give_first_bytes
 
 from polymux.analysis.output.parquet import write_empty_tables
 from polymux.cli.commands.record import publish_partial_captures
@@ -311,7 +310,7 @@ def test_an_interrupt_is_no_traceback() -> None:
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    time.sleep(1)  # until it waits for its input; whenever it comes, the answer is the same
+    give_first_bytes(process, b"\x0a\x0d\x0d\x0a")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

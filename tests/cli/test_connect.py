@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -21,6 +20,7 @@ import pytest
 import trustme
 from tests.cli.conftest import Ran
 from tests.cli.threaded_server import COMMAND, echo, served
+from tests.ports import free_port
 
 import polymux
 
@@ -133,7 +133,7 @@ def test_json_has_text_or_hex(run: Run) -> None:
         async for stream in session.incoming:
             for data in (b"caf\xc3\xa9 \x1b[31m", b"\xff\x00"):
                 await stream.send(data)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(1)  # the first has been printed
             await stream.end()
 
     with served(answer, "mplex") as url:
@@ -228,18 +228,17 @@ def test_nobody_there_is_exit_code_4(run: Run) -> None:
 
 
 def test_a_peer_that_comes_late_is_waited_for(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    url = f"tcp://127.0.0.1:{free_port()}"
     with ThreadPoolExecutor(1) as pool:
 
         def late() -> None:
             time.sleep(0.3)
             with served(echo, "mplex", url):
-                over.wait(20)
+                over.wait(60)
 
         over = threading.Event()
         serving = pool.submit(late)
-        ran = run("connect", url, "--protocol", "mplex", "--send", "x", "--wait", "10")
+        ran = run("connect", url, "--protocol", "mplex", "--send", "x", "--wait", "60")
         over.set()
         serving.result()
     assert (ran.code, ran.out) == (0, "x")
@@ -278,10 +277,10 @@ def test_an_interrupt_is_exit_code_130(option: list[str]) -> None:
         assert os.read(process.stdout.fileno(), 100) == b"are you there?" + b"\n" * len(option)
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert err == b"polymux: interrupted\n"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
 
 
 def test_a_terminal_gets_nothing_it_would_obey(terminal: Callable[..., Ran]) -> None:

@@ -8,12 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import CLEAN, Ran
+from tests.cli.conftest import CLEAN, Ran, give_first_bytes
 from tests.cli.threaded_server import COMMAND
 
 from polymux.aio import SessionLimit
@@ -140,7 +139,7 @@ def test_an_interrupt_is_one_line_and_130(command: str) -> None:
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    time.sleep(0.5)  # until it is inside the command
+    give_first_bytes(process, b"\x0a\x0d\x0d\x0a")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"polymux: interrupted\n")

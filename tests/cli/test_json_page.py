@@ -51,7 +51,7 @@ def test_the_page_has_the_keys_of_what_is_received(run: Run) -> None:
     with Serving("tcp://127.0.0.1:0", "--protocol", "mplex", "--json", "--once") as serving:
         subprocess.run(
             [*COMMAND, "connect", serving.url, "--protocol", "mplex", "--json"],
-            input=b"\xff\xfe", capture_output=True, timeout=30, check=True,
+            input=b"\xff\xfe", capture_output=True, timeout=100, check=True,
         )  # fmt: skip
         _, data, _ = serving.wait()
     keys = next(iter(listed("connect")))

@@ -34,7 +34,8 @@ def test_amount_rate_and_time_left_are_shown(monkeypatch: pytest.MonkeyPatch) ->
     out = io.StringIO()
     with ProgressBar("reading", 10 << 20, console=screen(out)) as waiting:
         waiting.advance(1 << 20)
-        time.sleep(0.3)
+        while " left" not in out.getvalue():
+            time.sleep(0.01)
     said = out.getvalue()
     assert "reading" in said
     assert "1 MiB of 10 MiB" in said
@@ -65,7 +66,8 @@ def test_lines_are_printed_above_the_bar_and_none_is_lost(
     out = io.StringIO()
     print_line("before")
     with ProgressBar("reading", console=screen(out)):
-        time.sleep(0.3)
+        while "reading" not in out.getvalue():
+            time.sleep(0.01)
         for number in range(50):
             print_line(f"line {number} [bold]not markup[/bold]")
     print_line("after")

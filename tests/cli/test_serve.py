@@ -114,14 +114,17 @@ def test_a_pipe_gets_json_lines_and_a_stop_is_no_failure() -> None:
 
 
 def test_a_stream_that_is_reset_is_one_line_and_harms_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+
     async def reset(session: Any) -> bytes:
         stream = await session.open("given up")
         await stream.send(b"never mind")
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(60):
+            while not [path for path in folder.iterdir() if path.read_bytes() == b"never mind"]:
+                await asyncio.sleep(0.01)
         stream.abort()
         return await ask(session)
 
-    folder = tmp_path / "saved"
     with Serving(
         "tcp://127.0.0.1:0", "--protocol", "mplex", "--save", str(folder), "--once"
     ) as serving:

@@ -48,7 +48,7 @@ def stuck(*arguments: str, socket: Path) -> Iterator[subprocess.Popen[bytes]]:
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as in nohup
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + 90
             while not socket.exists():
                 assert process.poll() is None
                 assert time.monotonic() < deadline
@@ -61,7 +61,7 @@ def stuck(*arguments: str, socket: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await work()
 
     asyncio.run(limited())
@@ -75,13 +75,13 @@ def test_serve_goes_on_and_stops_though_neither_output_is_read(tmp_path: Path) -
         async def ask() -> None:
             async with polymux.connect(f"unix://{socket}", protocol="streamux") as session:
                 for _ in range(4):
-                    await session.request(bytes(MAX_QUEUED_BYTES // 2), timeout=20)
+                    await session.request(bytes(MAX_QUEUED_BYTES // 2), timeout=60)
             async with polymux.connect(f"unix://{socket}", protocol="streamux") as other:
-                await other.request(b"after all that", timeout=20)
+                await other.request(b"after all that", timeout=60)
 
         run(ask)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 5
+        assert process.wait(60) == 5
 
 
 def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Pa
 
         run(exchange)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert out.stat().st_size > 10_000
 
 
@@ -122,11 +122,11 @@ def test_collect_confirms_and_stops_though_its_messages_are_not_read(tmp_path: P
         async def send() -> None:
             async with polymux.connect(f"unix://{socket}", protocol="streamux") as session:
                 for _ in range(200):
-                    await session.request(b"kept", timeout=20)
+                    await session.request(b"kept", timeout=60)
 
         run(send)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert len(list(out.glob("*.pcapng"))) == 1
 
 
@@ -205,3 +205,19 @@ def test_a_closed_pipe_is_an_error_for_standard_output_only() -> None:
         messages.write(b"is not read either\n")
     finally:
         os.close(writer)
+
+
+BOTH = """
+import sys
+from polymux.cli.support.queued_output import queued_output
+with queued_output():
+    for number in range(2000):
+        print(number, file=sys.stdout if number % 3 else sys.stderr)
+"""
+
+
+def test_lines_of_both_outputs_of_a_terminal_come_in_the_order_they_were_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100
+    )
+    assert done.stdout.decode().splitlines() == [str(number) for number in range(2000)]

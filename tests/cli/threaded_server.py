@@ -41,12 +41,12 @@ def served(
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(60)
     try:
         yield found[0]
     finally:
         stop[0]()
-        thread.join(20)
+        thread.join(60)
 
 
 async def echo(session: Any) -> None:
@@ -72,7 +72,7 @@ class Serving:
 
     def wait(self) -> tuple[int, str, str]:
         """Exit code, output and errors, once it has ended."""
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=100)
         return self.process.returncode, out, err
 
     def __enter__(self) -> Serving:

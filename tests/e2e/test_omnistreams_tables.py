@@ -52,7 +52,7 @@ async def recorded_by_the_tap(carrier: str, out: Path) -> None:
         with PcapngWriter(str(out)) as sink:
             async with RecordingProxy(f"{scheme}://127.0.0.1:0{path}", server.url, sink) as tap:
                 await converse(tap.url)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while tap.stats.open:
                         await asyncio.sleep(0.01)
 

@@ -75,7 +75,7 @@ async def recorded_twice(protocol: str, scheme: str, folder: Path) -> None:
             async with RecordingProxy("tcp://127.0.0.1:0", upstream, wire) as tap:
                 url = f"{scheme}://localhost:{tap.address.port}{path}"
                 await converse(url, protocol, client_context(folder / "ca.pem"))
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while tap.stats.open:
                         await asyncio.sleep(0.01)
     secrets.close()

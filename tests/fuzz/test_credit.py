@@ -114,7 +114,7 @@ def answered(protocol: str, frames: list[bytes]) -> None:
             endpoint.data_to_send()
 
 
-@pytest.mark.timeout(7200 if SOAK else 120)
+@pytest.mark.timeout(7200 if SOAK else 300)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_number_and_no_order_of_credit_does_harm(protocol: str) -> None:
     chance = Random(protocol)

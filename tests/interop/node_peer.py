@@ -195,7 +195,7 @@ class Peer:
         if any(message["event"] == "crash" for message in peer._fresh):
             raise peer._death()  # a crash that the test did not ask for
 
-    async def call(self, do: str, /, *, timeout: float = 10.0, **fields: object) -> Message:
+    async def call(self, do: str, /, *, timeout: float = 60.0, **fields: object) -> Message:
         """Give a command and wait for its reply. Raises PeerFailed if it was refused."""
         return await self.result(self.begin(do, **fields), timeout=timeout)
 
@@ -212,7 +212,7 @@ class Peer:
         self.process.stdin.write(line.encode() + b"\n")
         return future
 
-    async def result(self, reply: asyncio.Future[Message], *, timeout: float = 10.0) -> Message:
+    async def result(self, reply: asyncio.Future[Message], *, timeout: float = 60.0) -> Message:
         """The reply to a command given with `begin`."""
         try:
             answer = await asyncio.wait_for(asyncio.shield(reply), timeout)
@@ -222,7 +222,7 @@ class Peer:
             raise PeerFailed(f"{self.script}: {answer['do']}: {answer['error']}")
         return answer
 
-    async def event(self, name: str, /, *, timeout: float = 10.0, **match: object) -> Message:
+    async def event(self, name: str, /, *, timeout: float = 60.0, **match: object) -> Message:
         """Take the oldest event of this name, with these fields, that was not taken yet; wait
         for it if it has not come.
         """
@@ -249,7 +249,7 @@ class Peer:
         self.said.clear()
         self._fresh.clear()
 
-    async def exit(self, *, timeout: float = 10.0) -> int:
+    async def exit(self, *, timeout: float = 60.0) -> int:
         """Wait until the process has ended and its output is read. Return its exit code."""
         _, running = await asyncio.wait(self._tasks, timeout=timeout)
         if running:

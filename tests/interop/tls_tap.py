@@ -50,7 +50,7 @@ class Tap:
             server.close()
             ended.set()
 
-    def whole(self, number: int, seconds: float = 10.0) -> Flights:
+    def whole(self, number: int, seconds: float = 60.0) -> Flights:
         """The flights of a connection, after both sides have closed it.
 
         What a peer sends last, TLS's close_notify, may pass after the peer's process has ended.
@@ -79,7 +79,7 @@ class Tap:
         self._listener.close()
 
 
-def connect(port: int, seconds: float = 10.0) -> socket.socket:
+def connect(port: int, seconds: float = 60.0) -> socket.socket:
     """Connect to a port of this machine as soon as it is listened on."""
     deadline = time.monotonic() + seconds
     while True:
@@ -89,10 +89,3 @@ def connect(port: int, seconds: float = 10.0) -> socket.socket:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port

@@ -19,9 +19,12 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
 
 
 def run_async(pyfuncitem: Any, longest: float) -> bool | None:
-    """Run an `async def` test; it fails if an exception was not retrieved."""
+    """Run an `async def` test, in `longest` seconds or what its own mark `timeout` allows; it fails
+    if an exception was not retrieved."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
+    if marked := pyfuncitem.get_closest_marker("timeout"):
+        longest = max(longest, marked.args[0] - 20)
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 

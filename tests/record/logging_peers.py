@@ -110,7 +110,7 @@ class Room:
         self.quiet = True
         for number in range(1, count + 1):
             await self.dial(number, where, tls)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.acceptors) < count:
                 await asyncio.sleep(0.005)
         self.quiet = False
@@ -120,7 +120,7 @@ class Room:
     async def settle(self) -> None:
         """Stop sending, and wait until everything has arrived."""
         self.quiet = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not all(map(self._has_arrived, self.dialers)):
                 await asyncio.sleep(0.01)
 
@@ -136,4 +136,4 @@ class Room:
         for peer in peers:
             peer.transport.close()
         if peers:
-            await asyncio.wait([peer.over for peer in peers], timeout=5)
+            await asyncio.wait([peer.over for peer in peers], timeout=60)

@@ -35,7 +35,7 @@ class Child:
             start_new_session=True,
         )  # fmt: skip
         assert self.process.stderr is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             while not self.url:
                 line = (await self.process.stderr.readline()).decode()
                 assert line, f"the proxy did not start: {self.lines}"
@@ -72,7 +72,7 @@ class Child:
         return await self.ended()
 
     async def ended(self) -> int:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             code = await self.process.wait()
             await self._listening
         assert "Traceback" not in self.text
@@ -80,7 +80,7 @@ class Child:
 
     async def said(self, text: str) -> None:
         """Wait until a line on standard error has this in it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while text not in self.text:
                 await asyncio.sleep(0.02)
 
@@ -96,7 +96,7 @@ async def polymux(*arguments: str, before: Sequence[str] = ()) -> tuple[int, str
         *before, *POLYMUX, *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(90):
         out, problems = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), problems.decode()

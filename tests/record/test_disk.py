@@ -67,7 +67,8 @@ async def test_traffic_flows_on_past_a_failing_disk_and_gaps_are_counted_exactly
     before = strace(f"pwritev,pwritev2:error={error}:when=30..70", log=str(log))
     async with Child("tcp://127.0.0.1:0", upstream, "-o", str(out), before=before) as tap:
         await room.dial_all(tap.port)
-        await asyncio.sleep(0.5)
+        while len(packets_of_failed_calls(log)) < 41:
+            await asyncio.sleep(0.02)
         await room.settle()
         await tap.said("traffic continues")
         code = await tap.stop()
@@ -162,22 +163,22 @@ async def test_with_rotation_only_the_file_that_failed_to_sync_stays_unpublished
 async def test_a_slow_disk_does_not_delay_traffic(tmp_path: Path) -> None:
     room = Room(rest=0.002)
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
-    before = strace("fsync:delay_enter=800ms:when=1..2")
+    before = strace("fsync:delay_enter=3s:when=1")
     arguments = ("-o", str(tmp_path / "tap.pcapng"), "--sync", "0.1")
     async with Child("tcp://127.0.0.1:0", upstream, *arguments, before=before) as tap:
         await room.dial_all(tap.port, 1)
         heard, longest = 0, 0.0
         loop = asyncio.get_running_loop()
         began = last = loop.time()
-        while loop.time() - began < 1.5:
+        while loop.time() - began < 2.8:
             await asyncio.sleep(0.005)
+            longest = max(longest, loop.time() - last)
             if len(room.dialers[1].received) > heard:
-                longest = max(longest, loop.time() - last)
                 heard, last = len(room.dialers[1].received), loop.time()
         await room.settle()
         assert await tap.stop() == 0
     await room.close()
-    assert longest < 0.6, "the sync of 800 ms was waited for"
+    assert longest < 2, "the sync of 3 s was waited for"
 
 
 @dataclass

@@ -31,8 +31,10 @@ class LateTap(RecordingProxy):
     ) -> None:
         super().__init__(listen, upstream, sink, tls=tls)
         self.told = asyncio.Event()
+        self.accepted = False
 
     async def connect_upstream(self, connection: ProxyConnection) -> None:
+        self.accepted = True
         await self.told.wait()
         await super().connect_upstream(connection)
 
@@ -57,7 +59,7 @@ class Acceptor:
 
 
 async def all_gone(tap: RecordingProxy) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while tap.stats.open:
             await asyncio.sleep(0.01)
 
@@ -100,7 +102,7 @@ async def test_a_dialer_that_has_ended_before_the_acceptor_is_reached_is_heard_b
                 writer.close()
             await asyncio.sleep(HELD)
             tap.told.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert await acceptor.heard == said
             writer.close()
             await all_gone(tap)
@@ -127,7 +129,7 @@ async def test_early_data_is_bounded_in_memory_and_forwarded_completely(
             assert sum(map(len, pair._early_chunks)) <= ONE_READ
             tap.told.set()
             writer.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await acceptor.heard == data
             await all_gone(tap)
     assert only(out).raw_bytes == (data, b"")
@@ -166,7 +168,7 @@ async def test_data_sent_over_tls_is_forwarded_although_its_dialer_is_gone(
             dialer = await asyncio.to_thread(say_and_leave, port, trusts, data, tells)
             await asyncio.sleep(HELD)
             tap.told.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert await acceptor.heard == data
             await all_gone(tap)
             dialer.close()
@@ -186,12 +188,13 @@ async def test_a_dialer_that_has_reset_before_the_acceptor_is_reached_keeps_its_
             dialer = socket.create_connection(("127.0.0.1", tap.address.port))
             host, port = dialer.getsockname()
             dialer.sendall(b"and out")
-            await asyncio.sleep(HELD)
+            while not tap.accepted:
+                await asyncio.sleep(0.01)
             dialer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             dialer.close()
             await asyncio.sleep(HELD)
             tap.told.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 with pytest.raises(ConnectionResetError):
                     await acceptor.heard
             await all_gone(tap)

@@ -27,6 +27,10 @@ async def kill_one(number: int, folder: Path, chance: Random) -> int:
     async with Child("tcp://127.0.0.1:0", upstream, "-o", str(out)) as tap:
         for dialer in range(DIALERS):
             await room.dial(number * DIALERS + dialer, tap.port)
+        if number % 4:  # the others also before anything was forwarded
+            async with asyncio.timeout(60):
+                while not any(peer.received for peer in room.acceptors.values()):
+                    await asyncio.sleep(0.002)
         await asyncio.sleep(chance.choice([0.002, 0.02, 0.1, 0.3]) * chance.random())
         tap.kill()
         await tap.ended()

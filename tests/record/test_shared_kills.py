@@ -12,8 +12,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.ports import free_ports
 from tests.record.captured_bytes import Talk, talks
-from tests.record.collector.command_process import POLYMUX, Command, free_ports
+from tests.record.collector.command_process import POLYMUX, Command
 from tests.record.collector.logging_senders import Sender
 from tests.record.collector.test_kill import contents
 from tests.record.logging_peers import Room

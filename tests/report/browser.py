@@ -43,19 +43,19 @@ def chromium(profile: Path) -> Iterator[Browser]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         address = _address(profile / "DevToolsActivePort", process)
-        with connect(address, max_size=None, open_timeout=20, proxy=None) as socket:
+        with connect(address, max_size=None, open_timeout=60, proxy=None) as socket:
             yield Browser(socket)
             socket.send(json.dumps({"id": 0, "method": "Browser.close"}))
     finally:
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"Chromium ended at once with status {process.returncode}")
@@ -63,7 +63,7 @@ def _address(file: Path, process: subprocess.Popen[bytes]) -> str:
         if len(lines) == 2:
             return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
         time.sleep(0.05)
-    raise RuntimeError("Chromium did not open its DevTools port within 30 s")
+    raise RuntimeError("Chromium did not open its DevTools port within 90 s")
 
 
 class Browser:
@@ -145,7 +145,7 @@ class Page:
         self.call("Page.reload")
         self.wait("document.documentElement?.dataset.ready !== undefined")
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
+    def wait(self, condition: str, seconds: float = 90) -> None:
         """Wait until a JavaScript expression is true, also across a navigation."""
         deadline = time.monotonic() + seconds
         while not self._holds(condition):

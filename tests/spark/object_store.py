@@ -26,6 +26,7 @@ class ObjectStore:
         self.mode = "open"
         self.sent_bytes = self.gets = 0
         self.slow_seconds = 0.2
+        self.counting = threading.Lock()
         store = self
 
         class Gate(BaseHTTPRequestHandler):
@@ -52,10 +53,11 @@ class ObjectStore:
                 size = answer.getheader("Content-Length") or str(len(data))
                 self.send_header("Content-Length", size)
                 self.end_headers()
-                self.wfile.write(data)
                 if self.command == "GET" and "list-type" not in self.path:
-                    store.sent_bytes += len(data)
-                    store.gets += 1
+                    with store.counting:  # before the reader has it, and may look
+                        store.sent_bytes += len(data)
+                        store.gets += 1
+                self.wfile.write(data)
 
             do_HEAD = do_GET
 

@@ -217,7 +217,7 @@ def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
     assert process.stdout.readline() == "ready\n"
     time.sleep(wait)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java gets it too
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     hint = f"KiB are quick without Spark: polymux report {capture}\n"  # printed before Spark starts
     _, told, rest = err.rpartition(hint)
     assert (process.returncode, rest) == (130, "polymux: interrupted\n")

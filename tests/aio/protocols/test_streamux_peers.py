@@ -32,11 +32,11 @@ class Place:
             await self.writer.drain()
 
     async def hear(self, size: int) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return (await self.reader.readexactly(size)).hex()
 
     async def is_cut_off(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(65536):
                     pass

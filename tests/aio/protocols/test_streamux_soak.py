@@ -106,7 +106,7 @@ async def test_a_soak_gets_every_reply_right_and_leaks_nothing(
         assert isinstance(session, StreamuxSession)
         soak = Soak(session, count, largest, 20)
         await soak.run()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while any(held(session).values()) or any(held(served[0]).values()):
                 await asyncio.sleep(0.01)
         print(

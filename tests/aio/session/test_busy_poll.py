@@ -300,7 +300,7 @@ async def test_sessions_over_sockets_start_and_stop_polling(two_processors: None
             await ask(session, 50)
             assert poller.fast_replies > MIN_FAST_REPLIES
             assert poller.poll_loop.spinning
-            async with asyncio.timeout(10):  # the server sends nothing more
+            async with asyncio.timeout(40):  # the server sends nothing more
                 while poller.poll_loop.spinning:
                     await asyncio.sleep(0.05)
             assert not poller.poll_loop.spinning

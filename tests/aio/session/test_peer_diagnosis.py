@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -12,8 +11,11 @@ import polymux
 from polymux.aio.session.peer_diagnosis import nerdbank_version
 
 
-async def errors_of(server: int, client: int) -> tuple[str, str]:
-    """Return the errors of server and client when their versions differ."""
+async def errors_of(server: int, client: int, both: bool = True) -> tuple[str, str]:
+    """Return the errors of server and client when their versions differ.
+
+    Without `both` only the client's: a server has no session before a handshake.
+    """
     heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(session: polymux.Session) -> None:
@@ -30,17 +32,14 @@ async def errors_of(server: int, client: int) -> tuple[str, str]:
                 await session.open("x")
         except polymux.PolymuxError as problem:
             said = str(problem)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await asyncio.shield(heard)
-        return heard.result() if heard.done() else "", said
+        return await heard if both else "", said
 
 
 @pytest.mark.parametrize(("server", "client"), [(1, 2), (1, 3), (2, 1), (2, 3)])
 async def test_a_clients_error_names_the_servers_version_and_the_option(
     server: int, client: int
 ) -> None:
-    _, said = await errors_of(server, client)
+    _, said = await errors_of(server, client, both=False)
     assert f"the peer speaks Nerdbank version {server}: write nerdbank:version={server}" in said
 
 
@@ -154,7 +153,7 @@ async def test_a_server_warns_of_peers_of_another_version_but_not_of_each(
         for _ in range(5):
             with pytest.raises(polymux.PolymuxError):
                 await polymux.connect(server.url, protocol="nerdbank:version=1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while server.sessions:
                 await asyncio.sleep(0.01)
     lines = [each for each in caplog.records if "before it was handled" in each.getMessage()]

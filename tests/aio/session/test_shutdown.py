@@ -47,9 +47,11 @@ def test_system_exit_in_a_reader_ends_the_program_and_disturbs_no_other_reader(
 ) -> None:
     """SystemExit in a resumed reader ends the loop and not the connection."""
     got: list[bytes] = []
+    reading: list[Stream] = []
 
     async def serve(session: Session) -> None:
         async def work(stream: Stream) -> None:
+            reading.append(stream)
             data = await stream.receive()
             if stream.name == "last":
                 raise problem
@@ -61,10 +63,11 @@ def test_system_exit_in_a_reader_ends_the_program_and_disturbs_no_other_reader(
         async with await polymux.serve(serve, "tcp://127.0.0.1:0", protocol="mplex") as server:
             session = await polymux.connect(server.url, protocol="mplex")
             streams = [await session.open(name) for name in ("last", "first")]
-            await asyncio.sleep(0.05)
+            while len(reading) < 2:
+                await asyncio.sleep(0.01)
             for stream in streams:  # they arrive together
                 stream.send_nowait(b"hi")
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         with pytest.raises(type(problem)) as raised:
@@ -142,12 +145,10 @@ async def test_an_idle_session_closes_at_once_on_both_sides(protocol: str) -> No
         async with polymux.connect(server.url, protocol=protocol) as session:
             assert await exchange(session, "x", b"y") == b"y"
             begun = session.loop.time()
-        assert session.loop.time() - begun < 0.5
-        for _ in range(50):
-            if not server.sessions:
-                break
-            await asyncio.sleep(0.01)
-        assert not server.sessions
+        assert session.loop.time() - begun < 5  # half of what it waits for one that is not idle
+        async with asyncio.timeout(30):
+            while server.sessions:
+                await asyncio.sleep(0.01)
     assert session.failure is None
 
 
@@ -179,7 +180,7 @@ async def test_waiting_for_a_server_ends_when_it_is_closed() -> None:
     await settled()
     await server.close()
     await server.close()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 30)
 
 
 async def test_a_handler_that_does_not_end_is_cancelled() -> None:
@@ -194,7 +195,7 @@ async def test_a_handler_that_does_not_end_is_cancelled() -> None:
     server = await polymux.serve(stubborn, "tcp://127.0.0.1:0", protocol="mplex")
     session = await polymux.connect(server.url, protocol="mplex")
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(30):
         await server.close()
     assert ended.is_set()
     await session.close()
@@ -293,7 +294,7 @@ class HalfClosing:
     async def ask(self, text: str) -> bytes:
         self.writer.write(bytes.fromhex(text))
         self.writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await self.reader.read()
         self.writer.close()
         return answer
@@ -389,7 +390,7 @@ async def test_closing_a_server_can_be_cancelled_anywhere() -> None:
         session = await polymux.connect(server.url, protocol="mplex")
         await exchange(session, "x", b"y")
         await cut(server.close())
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             await session.wait_closed()
             while server.sessions or server._tasks:
                 await asyncio.sleep(0.01)

@@ -168,5 +168,5 @@ async def test_an_unfinished_frame_does_not_time_out_while_this_side_does_not_re
 async def test_a_child_that_ends_its_output_and_keeps_running_is_not_waited_for() -> None:
     async with polymux.connect("exec:sh -c 'exec >&-; sleep 60'", protocol="mplex") as session:
         with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await session.accept()

@@ -64,7 +64,7 @@ async def raw(server: Server, *parts: bytes) -> bytes:
             await writer.drain()
             if part is REQUEST:
                 await reader.readuntil(b"\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while data := await reader.read(65536):
                 answered += data
     writer.close()
@@ -326,12 +326,12 @@ async def test_without_the_library_the_error_says_what_to_install(
 
 async def test_a_session_ends_if_pings_are_not_answered_and_only_then() -> None:
     """A suspended process keeps its connection: only a ping shows that it does not answer."""
-    async with served(timeouts=Timeouts(keepalive_interval=0.2)) as (server, had):
+    async with served(timeouts=Timeouts(keepalive_interval=1)) as (server, had):
         async with library_connect(server.url) as client:
             silent = await raw(server, REQUEST)
             assert silent.startswith(b"\x89\x00")  # a ping
             failure = str(had[1].failure)
-            assert "answered no ping: deadline keepalive_interval=0.2" in failure
+            assert "answered no ping: deadline keepalive_interval=1" in failure
             assert had[1].endpoint.counters.hits["keepalive_interval"] == 1
             await works(client)  # the library answers pings by itself
             assert had[0].failure is None

@@ -9,6 +9,7 @@ import pytest
 from tests.analysis.recorded_conversation import MS, START, Found, save
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import (
     ROW_GROUP_ROWS,
     OutputError,
@@ -146,3 +147,23 @@ def test_lists_are_written_as_the_format_asks_for(tmp_path: Path) -> None:
     columns = pq.ParquetFile(path).schema
     names = [columns.column(number).path for number in range(len(columns))]
     assert "capture.list.element" in names
+
+
+def test_a_table_whose_files_are_merged_while_it_is_read_is_read_merged(
+    recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = written(recorded, tmp_path)
+    [path] = (tmp_path / "frames").iterdir()
+
+    def listed(folder: Path, table: str) -> list[Path]:
+        names = table_files(folder, table)
+        if path.exists():  # as soon as the reader knows their names
+            path.rename(path.with_name("merged.parquet"))
+        return names
+
+    monkeypatch.setattr("polymux.analysis.output.parquet.table_files", listed)
+    assert read_table(tmp_path, "frames").to_pylist() == found.rows("frames")
+    path.with_name("merged.parquet").unlink()
+    monkeypatch.setattr("polymux.analysis.output.parquet.table_files", lambda *_: [path])
+    with pytest.raises(FileNotFoundError):
+        read_table(tmp_path, "frames")

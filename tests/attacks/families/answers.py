@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from tests.attacks import raw_frames as words
@@ -23,7 +22,7 @@ from tests.attacks.families.common import (
     opening,
     over_websocket,
 )  # fmt: skip
-from tests.attacks.runner import ENDED, SOAK, Attack, Play, Scene
+from tests.attacks.runner import ENDED, SOAK, Attack, Play, Scene, until_read
 
 from polymux import Limits
 
@@ -162,7 +161,7 @@ def unread_echo(protocol: str) -> Play:
         foe = scene.foe
         await foe.dial(unread=True)
         await foe.send(b"".join(opening_on(protocol, n) for n in range(count)))
-        await asyncio.sleep(0.3)
+        await until_read(scene)
         if protocol in (OMNI, WS):
             await foe.send(carried(protocol, words.omni(words.REQUEST, b"\0\xff")))
         await foe.flood(content_on(protocol, n, bytes(piece)) for n in range(count)

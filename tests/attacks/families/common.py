@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.attacks import raw_frames as words
 from tests.attacks.attacker_connection import WS
-from tests.attacks.runner import SOAK, Play, Scene
+from tests.attacks.runner import SOAK, Play, Scene, until_read
 
 MPLEX, STREAMUX, MINMUX, OMNI = "mplex", "streamux", "minmux", "omnistreams"
 YAMUX = "yamux"
@@ -101,6 +101,7 @@ def repeated(first: bytes, one: bytes, pause: float = 0.0) -> Play:
         await scene.foe.dial()
         await scene.foe.send(first)
         await asyncio.sleep(pause)
+        await until_read(scene)
         sent = await scene.foe.flood(one for _ in range(PAIRS))
         scene.notes.append(f"{sent} pieces sent")
 

@@ -25,7 +25,17 @@ from tests.attacks.families.common import (
     repeated,
     saying,
 )  # fmt: skip
-from tests.attacks.runner import COUNTED, ENDED, MIB, SOAK, UNHARMED, Attack, Play, Scene
+from tests.attacks.runner import (
+    COUNTED,
+    ENDED,
+    MIB,
+    SOAK,
+    UNHARMED,
+    Attack,
+    Play,
+    Scene,
+    until_read,
+)
 
 from polymux import Limits
 
@@ -43,7 +53,7 @@ def hogging(protocol: str, piece: int, rounds: int) -> Play:
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
         await scene.foe.send(opening(protocol, 0))
-        await asyncio.sleep(0.1)  # where it must be accepted, or credit comes
+        await until_read(scene)  # where it must be accepted, or credit comes
         await scene.foe.flood(content(protocol, 0, bytes(piece)) for _ in range(rounds))
         await asyncio.sleep(PAUSE + 0.3)
         await scene.foe.send(opening(protocol, 1))  # the session still takes frames
@@ -104,7 +114,7 @@ def after_acceptance(*pieces: bytes) -> Play:
         await scene.foe.dial()
         for piece in pieces:
             await scene.foe.send(piece)
-            await asyncio.sleep(0.1)
+            await until_read(scene)
 
     return play
 

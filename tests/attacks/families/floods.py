@@ -27,7 +27,7 @@ from tests.attacks.families.common import (
     over_websocket,
     repeated,
 )  # fmt: skip
-from tests.attacks.runner import ENDED, SOAK, UNHARMED, Attack, Play, Scene
+from tests.attacks.runner import ENDED, SOAK, UNHARMED, Attack, Play, Scene, until_read
 
 TINY = 1_000_000 if SOAK else 60_000  # frames of one byte
 LEAST = 100_000  # of them a second of the server's processor time
@@ -41,7 +41,7 @@ def dribbling(protocol: str) -> Play:
         foe = scene.foe
         await foe.dial()
         await foe.send(opening(protocol, 0) if protocol != MINMUX else b"")
-        await asyncio.sleep(0.1)
+        await until_read(scene)
         before = (await scene.told())["frames"]
         one = content(protocol, 0, b"x")
         count = LEAVE.get(protocol, TINY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from tests.attacks import raw_frames as words
@@ -23,7 +22,7 @@ from tests.attacks.families.common import (
     resetting,
     saying,
 )  # fmt: skip
-from tests.attacks.runner import COUNTED, ENDED, UNHARMED, Attack, Play, Scene
+from tests.attacks.runner import COUNTED, ENDED, UNHARMED, Attack, Play, Scene, until_read
 
 
 def open_and_reset(protocol: str) -> Iterator[bytes]:
@@ -147,9 +146,9 @@ def one_late_frame(protocol: str) -> Play:
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
         await scene.foe.send(opening(protocol, 0) + resetting(protocol, 0))
-        await asyncio.sleep(0.05)
+        await until_read(scene)
         await scene.foe.send(content(protocol, 0, b"late"))
-        await asyncio.sleep(0.05)
+        await until_read(scene)
 
     return play
 

@@ -23,7 +23,17 @@ from tests.attacks.families.common import (
     opening,
     saying,
 )  # fmt: skip
-from tests.attacks.runner import COUNTED, ENDED, MIB, SOAK, UNHARMED, Attack, Play, Scene
+from tests.attacks.runner import (
+    COUNTED,
+    ENDED,
+    MIB,
+    SOAK,
+    UNHARMED,
+    Attack,
+    Play,
+    Scene,
+    until_read,
+)
 
 PATIENCE = 10.0 if SOAK else 0.5
 TOP = (1 << 64) - 1
@@ -85,7 +95,7 @@ def oversized() -> list[Attack]:
 def item_of(size: int) -> Play:
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
-        await asyncio.sleep(0.1)  # credit must have come
+        await until_read(scene)  # credit must have come
         await scene.foe.send(words.minmux(0, 5, 1) + words.varu64(size))
         await scene.foe.flood(bytes(65_536) for _ in range(64))
 

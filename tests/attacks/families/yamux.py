@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from tests.attacks import raw_frames as words
@@ -20,7 +19,7 @@ from tests.attacks.families.common import (
 from tests.attacks.families.credit import hogging
 from tests.attacks.families.floods import IDLE, dribbling
 from tests.attacks.families.sizes import PATIENCE, drip, trailing
-from tests.attacks.runner import COUNTED, ENDED, MIB, UNHARMED, Attack, Play, Scene
+from tests.attacks.runner import COUNTED, ENDED, MIB, UNHARMED, Attack, Play, Scene, until_read
 
 DATA, UPDATE = words.YAMUX_DATA, words.YAMUX_UPDATE
 PING, GO_AWAY = words.YAMUX_PING, words.YAMUX_GO_AWAY
@@ -56,7 +55,7 @@ def overrun(size: int) -> Play:
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
         await scene.foe.send(opening(YAMUX, 0))
-        await asyncio.sleep(0.1)
+        await until_read(scene)
         pieces = [bytes(60_000)] * (size // 60_000) + [bytes(size % 60_000)]
         for piece in pieces:
             await scene.foe.send(content(YAMUX, 0, piece))

@@ -114,7 +114,7 @@ def test_cuts_are_counted_like_tshark_counts_them(
 
 @pytest.mark.parametrize("lie", CORPUS, ids=lambda lie: lie.name)
 def test_a_hostile_file_is_reported_and_read_as_far_as_it_goes(lie: Lie) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     summary = read_all(lie.data).summary
     assert summary.status == lie.status
     assert lie.word in (summary.error or "")
@@ -124,7 +124,7 @@ def test_a_hostile_file_is_reported_and_read_as_far_as_it_goes(lie: Lie) -> None
         assert summary.error_offset == lie.offset
     if lie.status == "damaged":
         assert summary.error_offset is not None
-    assert time.perf_counter() - began < 1 + len(lie.data) / 1e6
+    assert time.process_time() - began < 1 + len(lie.data) / 1e6
 
 
 def test_the_hostile_corpus_is_large_enough() -> None:

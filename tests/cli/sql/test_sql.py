@@ -311,7 +311,7 @@ def test_the_prompt_completes_answers_survives_errors_and_keeps_its_history(
         expect(wanted)
         expect(b"polymux> ")
     os.write(leader, b".quit\n")
-    assert process.wait(30) == 0
+    assert process.wait(100) == 0
     os.close(leader)
     history = tmp_path / "state" / "polymux" / "sql_history"
     assert "from violations" in history.read_text()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -89,12 +88,3 @@ class Command:
         assert process.stderr is not None
         while line := await process.stderr.readline():
             self.lines.append(line.decode().rstrip())
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports; the same ones are used again after a kill."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

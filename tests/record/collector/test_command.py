@@ -11,7 +11,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.record.collector.command_process import POLYMUX, Command, free_ports
+from tests.ports import free_ports
+from tests.record.collector.command_process import POLYMUX, Command
 from tests.record.collector.test_collector import landed
 from tests.record.record_process import polymux as run
 from tests.record.record_process import strace

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.interop.node_peer import Peer, PeerFailed, raw_bytes, require
-from tests.record.collector.command_process import Command, free_ports
+from tests.ports import free_ports
+from tests.record.collector.command_process import Command
 from tests.record.collector.logging_senders import CHUNK, Attempt, Sender
 
 from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions
@@ -49,7 +50,7 @@ class NpmSender:
                 async with Peer.connect("multiplex", self._port) as peer:
                     await peer.call(
                         "blast", bytes=self._each * STREAMS, size=NPM_WRITE, streams=STREAMS,
-                        seed=tries,
+                        seed=tries, timeout=10,
                     )  # fmt: skip
             except (PeerFailed, TimeoutError, OSError):
                 await asyncio.sleep(0.2)
@@ -147,7 +148,7 @@ async def until_sent(senders: list[Sender], bytes_more: int) -> None:
 async def all_over(out: Path, tables: Command) -> None:
     """Wait until nothing is open any more and the rows of all captures are there."""
     published = {str(path) for path in (out.parent / "captures").glob("*.pcapng")}
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(250):
         while True:
             assert tables.process.returncode is None, tables.text
             told = set(read_table(out, "captures")["file"].to_pylist())

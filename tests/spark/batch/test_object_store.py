@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
-pytestmark = pytest.mark.timeout(600 if SOAK else 120)
+pytestmark = pytest.mark.timeout(600 if SOAK else 300)
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
         [sys.executable, "-I", "-S", "-c", program, *archives],
         input=dumps(doctor.facts_probe()),  # type: ignore[no-untyped-call] # theirs
         capture_output=True,
-        timeout=30,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)

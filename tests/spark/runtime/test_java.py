@@ -122,7 +122,7 @@ def test_a_java_without_the_vector_module_is_started_without_asking_for_it(
     assert found.home.parent == own_cache
     assert found.runtime == home
     words = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "-Dx='$HOME'"]
-    told = subprocess.run([found.program, *words], capture_output=True, text=True, timeout=10)
+    told = subprocess.run([found.program, *words], capture_output=True, text=True, timeout=100)
     assert told.stdout.splitlines() == ["[-cp]", "[a b:*]", "[]", "[-Dx='$HOME']"]
 
 

@@ -24,7 +24,7 @@ def test_the_pack_can_be_imported_where_nothing_else_of_ours_is(tmp_path: Path) 
         [sys.executable, "-I", "-S", "-c", program, str(tmp_path / "unpacked")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
     places = done.stdout.split()
     assert len(places) == 3, done.stderr

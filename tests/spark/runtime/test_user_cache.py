@@ -149,7 +149,7 @@ def test_of_two_makers_one_makes_and_the_other_does_not_wait(tmp_path: Path) -> 
         env=importable_environ(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
     may_end.set()
     first.join()

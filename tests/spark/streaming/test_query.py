@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES = 4
-WAITS = SessionTimeouts(session_grace=0.2, session_timeout=60, idle_timeout=600)
+WAITS = SessionTimeouts(session_grace=0.2, session_timeout=3000, idle_timeout=6000)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def run_once(spark: SparkSession, inbox: Path, out: Path) -> list[BatchReport]:
         spark, str(inbox), str(out), content=True, timeouts=WAITS, available_now=True,
         on_batch=done.append,
     )  # fmt: skip
-    query.awaitTermination(100)
+    query.awaitTermination(250)
     assert not query.isActive
     assert query.exception() is None
     return done
 
 
-def until(truth: Callable[[], bool], seconds: float = 60) -> None:
+def until(truth: Callable[[], bool], seconds: float = 250) -> None:
     limit = time.monotonic() + seconds
     while not truth():
         assert time.monotonic() < limit
@@ -153,7 +153,7 @@ def test_an_output_is_followed_with_the_options_it_was_begun_with(
     run_once(spark, inbox, out)
     with pytest.raises(PolymuxError, match="content='true'"):
         start_following(spark, str(inbox), str(out))
-    with pytest.raises(PolymuxError, match="sessionTimeout='60', not '5'"):
+    with pytest.raises(PolymuxError, match="sessionTimeout='3000', not '5'"):
         start_following(
             spark, str(inbox), str(out), content=True, timeouts=SessionTimeouts(0.2, 5, 600)
         )

@@ -207,13 +207,27 @@ def merge_files(paths: Iterable[Path], table: str, target: Path) -> None:
 
 
 def read_table(folder: Path | str, table: str) -> pa.Table:
-    """All rows of a table in its exact schema, for tests and small outputs."""
-    return pa.Table.from_batches(list(read_batches(folder, table)), SCHEMAS[table])
+    """All rows of a table in its exact schema, for tests and small outputs.
+
+    The tables may be those of an analysis that goes on: files that it merges meanwhile are read
+    merged.
+    """
+    while True:
+        paths = table_files(folder, table)
+        try:
+            return pa.Table.from_batches(list(_batches_of(paths, table)), SCHEMAS[table])
+        except FileNotFoundError:
+            if table_files(folder, table) == paths:
+                raise
 
 
 def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
     """The batches of a table, its files in order of their names; see `manifest.table_files`."""
-    for path in table_files(folder, table):
+    yield from _batches_of(table_files(folder, table), table)
+
+
+def _batches_of(paths: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
+    for path in paths:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield batch.cast(SCHEMAS[table])

@@ -5,12 +5,15 @@ command with live sessions it would block the event loop, and with it every sess
 of signals. Inside `queued_output`, what is printed goes to a bounded queue, and a thread writes it.
 When the queue is full, whole lines are dropped and counted, and a line on standard error says how
 many as soon as it can. A caller that can wait keeps the queue from filling up with `wait_for_room`.
+
+Where both outputs are one file, such as a terminal, what was printed first is written first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import math
 import os
 import select
@@ -44,6 +47,7 @@ class QueuedOutput(io.RawIOBase):
         raises: Whether `write` raises the error of an earlier write; otherwise everything after
             an error is discarded.
         lossless: Nothing is dropped; callers bound the queue with `wait_for_room`.
+        beside: Another output, of the same file: what is queued by both is written in order.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class QueuedOutput(io.RawIOBase):
         notices: QueuedOutput | None = None,
         raises: bool = False,
         lossless: bool = False,
+        beside: QueuedOutput | None = None,
     ) -> None:
         self.dropped_lines = 0
         self.dropped_bytes = 0
@@ -62,7 +67,7 @@ class QueuedOutput(io.RawIOBase):
         self._raises = raises
         self._lossless = lossless
         self._error: OSError | None = None
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[int, bytes]] = deque()  # with their numbers in the order
         self._queued_bytes = 0
         self._in_line = False  # the last accepted bytes did not end a line
         self._in_dropped_line = False
@@ -70,6 +75,10 @@ class QueuedOutput(io.RawIOBase):
         self._closing = False
         self._progress_at = time.monotonic()
         self._changed = threading.Condition()
+        self._order = itertools.count()
+        self._beside = beside
+        if beside is not None:
+            self._changed, self._order, beside._beside = beside._changed, beside._order, self
         threading.Thread(target=self._run, daemon=True).start()
 
     # The interface of a raw stream
@@ -117,7 +126,7 @@ class QueuedOutput(io.RawIOBase):
             return
         if not self._queue:
             self._progress_at = time.monotonic()
-        self._queue.append(content)
+        self._queue.append((next(self._order), content))
         self._queued_bytes += len(content)
         self._in_line = not content.endswith(b"\n")
 
@@ -158,7 +167,7 @@ class QueuedOutput(io.RawIOBase):
             while self._queue and self._error is None:
                 waited = time.monotonic() - self._progress_at
                 if waited >= patience:
-                    self.dropped_lines += sum(part.count(b"\n") for part in self._queue)
+                    self.dropped_lines += sum(part.count(b"\n") for _, part in self._queue)
                     self.dropped_bytes += self._queued_bytes
                     break
                 self._changed.wait(None if patience == math.inf else patience - waited)
@@ -180,11 +189,11 @@ class QueuedOutput(io.RawIOBase):
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._closing:
+                while not self._closing and not (self._queue and self._is_next()):
                     self._changed.wait()
                 if self._closing:
                     return
-                content = self._queue[0]
+                _, content = self._queue[0]
             try:
                 self._write_all(content)
             except OSError as problem:
@@ -204,6 +213,13 @@ class QueuedOutput(io.RawIOBase):
                 if notice:
                     self._notices.write(notice.encode())
 
+    def _is_next(self) -> bool:
+        """Whether the output beside this one has nothing to write before it."""
+        other = self._beside
+        if other is None or other._closing or not other._queue:
+            return True
+        return self._queue[0] < other._queue[0]
+
     def _write_all(self, content: bytes) -> None:
         position = 0
         while position < len(content):
@@ -215,6 +231,8 @@ class QueuedOutput(io.RawIOBase):
             position += written
             with self._changed:
                 self._progress_at = time.monotonic()
+                if self._beside is not None:  # which waits for this one, and not for the reader
+                    self._beside._progress_at = self._progress_at
 
 
 @contextmanager
@@ -284,7 +302,8 @@ def _queued_stream(
         descriptor = stream.fileno()
     except (OSError, ValueError):
         return None
-    output = QueuedOutput(descriptor, label, notices, raises, lossless)
+    beside = notices if notices is not None and _same_file(notices.fileno(), descriptor) else None
+    output = QueuedOutput(descriptor, label, notices, raises, lossless, beside)
     # A raw stream that takes everything it is given is as good as a buffered one.
     return io.TextIOWrapper(
         output,  # type: ignore[arg-type]
@@ -292,6 +311,10 @@ def _queued_stream(
         errors=stream.errors,
         line_buffering=True,
     )
+
+
+def _same_file(one: int, other: int) -> bool:
+    return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
 def _finish(
