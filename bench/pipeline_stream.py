@@ -69,7 +69,7 @@ def run_streaming_query(
         on_batch=tell,
     )
     query.awaitTermination()
-    shutil.rmtree(out)
+    shutil.rmtree(out, ignore_errors=True)  # the query gives its lock up meanwhile
     assert sessions == SESSIONS * CAPTURES, sessions
     assert len(ends) == CAPTURES, ends
     return ends
