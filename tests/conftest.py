@@ -1,11 +1,16 @@
-"""Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool."""
+"""Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool.
+
+The outputs of every module are searched for the secrets of its TLS sessions (`secret_watch`).
+"""
 
 import os
 import signal
 from typing import Any
 
 import pytest
+from tests.secret_watch import no_output_has_a_secret, note_report
 
+__all__ = ["no_output_has_a_secret"]  # a fixture of every module
 ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
 
 
@@ -19,6 +24,7 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     report = yield
+    note_report(report)
     if report.skipped and os.environ.get("POLYMUX_NO_SKIP") == "1":
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
         if not any(allowed in reason for allowed in ALLOWED_SKIPS):
