@@ -46,13 +46,16 @@ class Needles:
         import numpy as np  # here, because few modules of tests have secrets
 
         self._forms: dict[bytes, list[tuple[bytes, str]]] = {}
-        self._starts = np.zeros(1 << 24, dtype=bool)
+        # Which values the first three bytes of a needle have, and the three after them.
+        self._starts, self._next = (np.zeros(1 << 24, dtype=bool) for _ in range(2))
         for secret in secrets:
             part = secret[:NEEDLE_BYTES]
             self._add(part, "bytes")
             self._add(part.hex().encode(), "hexadecimal")
             self._add(part.hex().upper().encode(), "hexadecimal")
-            self._add(repr(part)[2:-1].encode(), "a literal of Python")
+            literal = repr(b'"' + part)[3:-1]  # between single quotes, escaped or not
+            self._add(literal.encode(), "a literal of Python")
+            self._add(literal.replace("\\'", "'").encode(), "a literal of Python")
             for shift in range(3):  # base64 of a longer text may begin anywhere in it
                 self._add(b64encode(secret[shift : shift + NEEDLE_BYTES]), "base64")
 
@@ -60,17 +63,21 @@ class Needles:
         start = needle[:3]
         self._forms.setdefault(start, []).append((needle, form))
         self._starts[int.from_bytes(start, "little")] = True
+        self._next[int.from_bytes(needle[3:6], "little")] = True
 
     def find(self, data: bytes) -> str:
         """The form in which a secret is in `data`; "" if none is."""
         import numpy as np
 
-        for begin in range(0, len(data), 1 << 22):
+        if len(data) < NEEDLE_BYTES:
+            return ""
+        for begin in range(0, len(data) - NEEDLE_BYTES + 1, 1 << 22):
             piece = np.frombuffer(data[begin : begin + (1 << 22) + 64], dtype=np.uint8)
             piece = piece.astype(np.uint32)
             starts = piece[:-2] | (piece[1:-1] << 8) | (piece[2:] << 16)
-            for at in (np.flatnonzero(self._starts[starts]) + begin).tolist():
-                for needle, form in self._forms[data[at : at + 3]]:
+            fits = self._starts[starts[:-3]] & self._next[starts[3:]]
+            for at in (np.flatnonzero(fits) + begin).tolist():
+                for needle, form in self._forms.get(data[at : at + 3], ()):
                     if data.startswith(needle, at):
                         return form
         return ""

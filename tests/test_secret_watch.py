@@ -95,6 +95,13 @@ def test_a_secret_is_found_in_every_form(before: int) -> None:
         assert not needles.find(harmless)
 
 
+@pytest.mark.parametrize("quotes", [b"", b"'", b'"', b"'\"", b"\"'\\"])
+@pytest.mark.parametrize("after", [b"", b"'", b'"', b"'\""])
+def test_a_literal_is_found_however_its_quotes_are_written(quotes: bytes, after: bytes) -> None:
+    secret = b"\x01\x02" + quotes + SECRET[len(quotes) + 2 :]
+    assert Needles([secret]).find(repr(secret + after).encode()) == "a literal of Python"
+
+
 def test_only_a_file_of_nothing_but_key_log_lines_is_a_key_log() -> None:
     assert is_key_log(b"# by curl\r\n" + LINE + LINE.replace(b"\n", b"\r\n") + LINE[:70])
     assert secrets_in(LINE) == {SECRET}
