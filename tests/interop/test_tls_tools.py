@@ -70,8 +70,11 @@ def is_retried(tap: Tap, number: int = 0) -> bool:
     sent = b"".join(data for side, data in tap.whole(number) if side == 0)
     hellos = position = 0
     while position < len(sent):
-        hellos += sent[position] == 22 and sent[position + 5] == 1
-        position += 5 + int.from_bytes(sent[position + 3 : position + 5], "big")
+        size = int.from_bytes(sent[position + 3 : position + 5], "big")
+        # Of an encrypted message any byte may be that of a hello; its length fits as well.
+        hello = bytes([1]) + (size - 4).to_bytes(3, "big") if size > 4 else b""
+        hellos += sent[position] == 22 and sent[position + 5 : position + 9] == hello
+        position += 5 + size
     return hellos == 2
 
 
