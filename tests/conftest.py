@@ -2,6 +2,8 @@
 
 Property tests try the same cases every time, however slow the machine is; with POLYMUX_SOAK they
 try others each time.
+
+The outputs of every module are searched for the secrets of its TLS sessions (`secret_watch`).
 """
 
 import os
@@ -10,7 +12,9 @@ from typing import Any
 
 import hypothesis
 import pytest
+from tests.secret_watch import no_output_has_a_secret, note_report
 
+__all__ = ["no_output_has_a_secret"]  # a fixture of every module
 ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
 
 
@@ -35,6 +39,7 @@ if hypothesis.settings.get_current_profile_name() != "mutants":  # which tools.m
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     report = yield
+    note_report(report)
     if report.skipped and os.environ.get("POLYMUX_NO_SKIP") == "1":
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
         if not any(allowed in reason for allowed in ALLOWED_SKIPS):

@@ -26,7 +26,7 @@ def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch
     assert all(line.value > 0 for line in lines)
     targets = [[verdict.target for verdict in line.comparisons()] for line in lines]
     assert targets[2:7] == [[0.18], [1.0, None], [1.0], [0.6], [None]]
-    assert targets[7][-1] is None
+    assert targets[7][-3:] == [0.6, None, None]
     assert all(each[:2] == [0.8, 60.0] for each in targets[:2])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.analysis.tls.key_log import BadKeyLog, KeyLog, read_key_logs
-from polymux.analysis.tls.secret_table import CLIENT_TRAFFIC, MASTER_SECRET, SERVER_TRAFFIC
+from polymux.analysis.tls.secret_table import (
+    CLIENT_TRAFFIC,
+    LABELS,
+    MASTER_SECRET,
+    SERVER_TRAFFIC,
+)
 
 RANDOM, SECRET = "11" * 32, "ab" * 48
 LINE = f"CLIENT_RANDOM {RANDOM} {SECRET}\n"
@@ -56,6 +62,68 @@ def test_many_sessions_are_found_after_pickling() -> None:
     assert all(copied.find(r) == {MASTER_SECRET: r + r[:16]} for r in randoms)
     merged = keys.merged([LINE.encode()])
     assert (len(keys), len(merged)) == (5000, 5001)
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False))
+def test_however_lines_are_written_they_say_the_same(generator: random.Random) -> None:
+    """Spaces, line breaks, letter case and other lines between make no difference."""
+    usual, unusual = KeyLog(), KeyLog()
+    breaks, spaces = (b"\n", b"\r\n", b" \n", b"\n\n"), (b" ", b"  ", b"\t")
+    between = (
+        b"",
+        b"",
+        b"# comment\n",
+        b"EXPORTER_SECRET a b\n",
+        b"nonsense\n",
+        b"CLIENT_RANDOM \n",
+    )
+    plain = strange = b""
+    for _ in range(generator.randrange(1, 30)):
+        words = [
+            generator.choice(sorted(LABELS)),
+            (b"%02x" % generator.randrange(4)) * 32,
+            generator.randbytes(generator.choice((32, 48))).hex().encode(),
+        ]
+        plain += b" ".join(words) + b"\n"
+        words[1:] = [generator.choice((word, word.upper())) for word in words[1:]]
+        strange += generator.choice(between)
+        strange += generator.choice(spaces).join(words) + generator.choice(breaks)
+    usual.add_text(plain)
+    unusual.add_text(strange)
+    assert usual.to_text() == unusual.to_text()
+    assert usual.bad_lines == 0
+    for number in range(4):
+        assert usual.find(bytes([number]) * 32) == unusual.find(bytes([number]) * 32)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"CLIENT_RANDOM {RANDOM} {SECRET}00",
+        f"CLIENT_RANDOM {RANDOM} {SECRET[:-2]}zz",
+        f"CLIENT_RANDOM {RANDOM[:-1]}x {SECRET}",
+        f"CLIENT_RANDOM {RANDOM}{SECRET}00",
+        f"CLIENT_RANDON {RANDOM} {SECRET}",
+        f"CLIENT_RANDOM_{RANDOM} {SECRET}",
+        f"CLIENT_RANDOM {RANDOM} {SECRET} {SECRET}",
+        f"CLIENT_RANDOM {RANDOM} {SECRET[:40]}",
+        "\0" * 200,
+    ],
+)
+def test_a_line_that_is_nearly_one_is_bad_and_hides_no_other(line: str) -> None:
+    keys = KeyLog()
+    assert keys.add_text(f"{LINE}{line}\n{LINE.replace(RANDOM, '22' * 32)}".encode()) == 2
+    assert (len(keys), keys.bad_lines) == (2, 1)
+
+
+def test_lines_are_read_over_the_borders_of_chunks(tmp_path: Path) -> None:
+    randoms = [os.urandom(32) for _ in range(5000)]  # 900 KB in chunks of 256 KiB
+    lines = [f"CLIENT_RANDOM {r.hex()} {(r + r[:16]).hex()}\n" for r in randoms]
+    (tmp_path / "keys").write_text("".join(lines).removesuffix("\n"))
+    keys = read_key_logs([str(tmp_path / "keys")])
+    assert (len(keys), keys.bad_lines) == (5000, 0)
+    assert all(keys.find(r) == {MASTER_SECRET: r + r[:16]} for r in randoms)
 
 
 def test_files_folders_and_globs_are_read(tmp_path: Path) -> None:

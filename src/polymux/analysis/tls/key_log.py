@@ -15,7 +15,7 @@ from polymux.analysis.tls.secret_table import (
 )
 from polymux.core.errors import PolymuxError
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
 _MAX_KEPT_BYTES = 4096  # of a line that is not complete; a longer one is no key log line
 MAX_KEY_FILES = 100_000
 
@@ -113,23 +113,23 @@ class KeyLog:
             raise BadKeyLog(f"{path}: {problem.strerror or problem}") from None
 
     def _add_chunks(self, chunks: Iterator[bytes], name: str) -> int:
-        known, number, rest = 0, 1, b""
+        known, rest = 0, b""
         overlong = False  # `rest` begins a line that is too long to be one
         try:
             for chunk in chunks:
-                lines = (rest + chunk).split(b"\n")
-                rest = lines.pop()
-                if overlong and lines:
-                    lines[0] = b"#"
-                    overlong = False
-                known += self._table.add_lines(lines, number)
-                number += len(lines)
+                text = rest + chunk
+                if overlong:
+                    start = text.find(b"\n")
+                    if start < 0:
+                        continue
+                    text, overlong = text[start:], False
+                end = text.rfind(b"\n") + 1
+                known += self._table.add_lines(text[:end])
+                rest = text[end:]
                 if len(rest) > _MAX_KEPT_BYTES:
-                    if not overlong:
-                        self._table.record_bad_line(number)
-                    rest, overlong = b"#", True
-            if not overlong:
-                known += self._table.add_lines([rest], number)
+                    self._table.bad_lines += 1
+                    rest, overlong = b"", True
+            known += self._table.add_lines(rest)
         except TooManySecrets:
             raise BadKeyLog(
                 f"{name}: more secrets than the limit of {MAX_SECRETS}; give only the key logs of "
