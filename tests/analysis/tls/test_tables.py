@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import Found, Record, Row, analyse, save
 from tests.analysis.tls.protocols_inside import inside_tls, talk_of, websocket_talk
-from tests.analysis.tls.tls_peers import SERVER_NAME, TlsPeers, write_capture
+from tests.analysis.tls.tls_peers import SERVER_NAME, Conversation, TlsPeers, write_capture
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.tls.key_log import KeyLog
+from polymux.analysis.tls.key_log import KeyLog, read_key_logs
 from polymux.capture import read_sessions
 
 TIMES_AND_PLACES = {
@@ -128,7 +128,8 @@ def test_frames_after_a_lost_packet_are_decoded_and_no_peer_is_blamed(tmp_path: 
     for side, data in packets:
         sent[side] += len(data)
         ends.append((side, sent[side]))
-    for number in random.Random(9).sample(range(8, len(packets)), 30):
+    records = [record_ranges(conversation, side) for side in (0, 1)]
+    for number in random.Random(9).sample(range(8, len(packets)), 200):
         path = tmp_path / f"{number}.pcapng"
         write_capture(path, conversation, lost=frozenset({number}))
         found = analyse(str(path), plan=plan)
@@ -136,15 +137,28 @@ def test_frames_after_a_lost_packet_are_decoded_and_no_peer_is_blamed(tmp_path: 
         assert session.balanced, session.note
         assert session.ending == "gap"
         assert found.rows("violations") == []
-        assert session.tls_unopened is not None
-        assert 1 <= session.tls_unopened <= 3
         side, end = ends[number]
+        start = end - len(packets[number][1])
+        touched = [record for record in records[side] if record[0] < end and record[1] > start]
+        assert session.tls_unopened is not None
+        assert 1 <= session.tls_unopened <= len(touched) + 1
         decoded = {placed(row) for row in found.rows("frames")}
         for row in whole:
-            # A frame of the other side, or behind the record in which the hole ends.
+            # A frame of the other side, or that begins behind the records that were touched.
             other = row["sender"] != ("dialer", "acceptor")[side]
-            if other or int(str(row["byte_offset"])) > end + 16384 + 22:
+            if other or int(str(row["byte_offset"])) >= touched[-1][1]:
                 assert placed(row) in decoded, (number, row)
+
+
+def record_ranges(conversation: Conversation, side: int) -> list[tuple[int, int]]:
+    """Where each record of a side begins and ends in its bytes."""
+    wire = b"".join(data for sender, data in conversation.flights if sender == side)
+    ranges, position = [], 0
+    while position < len(wire):
+        end = position + 5 + int.from_bytes(wire[position + 3 : position + 5], "big")
+        ranges.append((position, end))
+        position = end
+    return ranges
 
 
 def placed(row: Row) -> tuple[object, ...]:
@@ -152,17 +166,32 @@ def placed(row: Row) -> tuple[object, ...]:
     return row["sender"], row["byte_offset"], row["size"], row["kind"], row["stream"]
 
 
-def test_secrets_of_a_capture_are_used_wherever_they_stand(tmp_path: Path) -> None:
+def test_secrets_give_the_same_tables_wherever_they_stand(tmp_path: Path) -> None:
+    """First, in the middle or last in the capture, in a file, or in one of 1,000 of a folder."""
     conversation = inside_tls(TALKS["nerdbank"])
     count = len(conversation.packets())
-    expected = None
-    for name, place in (("first", 0), ("middle", count // 2), ("last", count)):
-        path = tmp_path / f"{name}.pcapng"
-        write_capture(path, conversation, secrets={place: conversation.key_log})
+    (tmp_path / "keys.log").write_bytes(conversation.key_log)
+    (tmp_path / "keys").mkdir()
+    other = TlsPeers().finish().key_log
+    for number in range(1000):
+        text = conversation.key_log if number == 617 else other
+        (tmp_path / "keys" / f"{number}.log").write_bytes(text)
+    tables = []
+    for secrets_at, named in (
+        (0, ""),
+        (count // 2, ""),
+        (count, ""),
+        (-1, "keys.log"),
+        (-1, "keys"),
+    ):
+        path = tmp_path / f"{secrets_at}{named}.pcapng"
+        write_capture(path, conversation, secrets={secrets_at: conversation.key_log})
+        keys = read_key_logs([str(tmp_path / named)] if named else [])
         with read_sessions([str(path)]) as reading:
-            plan = keys_of().with_secrets(reading.secrets)
+            assert bool(reading.secrets) == (not named)
+            plan = AnalysisOptions(keys=keys).with_content().with_secrets(reading.secrets)
         found = analyse(str(path), plan=plan)
-        rows = [found.rows(table) for table in ("frames", "streams", "content")]
         assert found.session.protocol == "nerdbank"
-        expected = expected or rows
-        assert rows == expected
+        tables.append([found.rows(table) for table in ("frames", "streams", "content", "requests")])
+    assert tables == [tables[0]] * 5
+    assert all(tables[0][:3])
