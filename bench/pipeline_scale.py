@@ -1,21 +1,29 @@
-"""Laws of the pipeline at sizes that do not fit here: bytes read, memory, exchange, following."""
+"""Laws of the pipeline at sizes that do not fit here: bytes read, memory, exchange, following.
+
+Part of `python -m bench pipeline`; `python -m bench.pipeline_scale [PART...]` measures the parts
+named, or all: read, driver, exchange, flows, following.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness import Bound, Figure, NotMeasured, Result
 from bench.pipeline_captures import Conversations
+from bench.results import show
 
 from polymux.capture import FlowRefs, PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.spark import spark_session
 from polymux.spark.batch.pipeline import analyze
 from polymux.spark.batch.reference_shuffle import (
     FlowSelection,
@@ -42,18 +50,35 @@ MIB = 1 << 20
 
 
 def measure(spark: SparkSession, folder: Path) -> list[Result]:
-    capture = folder / "scale.pcap"
-    Conversations(64).write(capture, INPUT_BYTES, last=True)
-    lines = [*read_ratios(spark, folder, capture), *index_results(), *exchange(folder)]
-    lines.append(short_flows())
-    lines += following(folder)
-    return lines
+    return [
+        *read_ratios(spark, folder), *index_results(), *exchange(folder), *short_flows(folder),
+        *following(folder),
+    ]  # fmt: skip
 
 
-def read_ratios(spark: SparkSession, folder: Path, capture: Path) -> list[Result]:
+def main(chosen: list[str]) -> None:
+    parts: dict[str, Callable[[Path], list[Result]]] = {
+        "read": read_ratios_in_session, "driver": lambda _: index_results(), "exchange": exchange,
+        "flows": short_flows, "following": following,
+    }  # fmt: skip
+    lines: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
+        for part in chosen or parts:
+            lines += parts[part](Path(name))
+    show(lines)
+
+
+def read_ratios_in_session(folder: Path) -> list[Result]:
+    with spark_session("local[*]") as spark:
+        return read_ratios(spark, folder)
+
+
+def read_ratios(spark: SparkSession, folder: Path) -> list[Result]:
     """Bytes read of the captures for each byte of them, in all stages."""
     import zstandard
 
+    capture = folder / "scale.pcap"
+    Conversations(64).write(capture, INPUT_BYTES, last=True)
     packed = folder / "scale.pcap.zst"
     packed.write_bytes(zstandard.ZstdCompressor().compress(capture.read_bytes()))
     inputs = {"plain": str(capture), "zstd": str(packed)}
@@ -115,7 +140,7 @@ def index_results() -> list[Result]:
         held = tracemalloc.get_traced_memory()[0] / tasks
         tracemalloc.stop()
         name = f"driver, {tasks} index tasks"
-        bound = [Bound("a task", 1000)] if tasks >= 1_000 else []
+        bound = [Bound("a task", 1000)]
         lines += [
             Figure(f"{name}: result", [len(packed[0])], "bytes", bound),
             Figure(f"{name}: held for each", [held], "bytes", bound),
@@ -147,31 +172,60 @@ def _row(flow: int, start: int) -> FlowRefs:
 
 
 SHORT_FLOWS_PROGRAM = """
-import resource, sys, tempfile
-from bench.pipeline_scale import SHORT_FLOWS, _row
-import polymux.spark.batch.analyze_stage
-from polymux.spark.batch.reference_shuffle import *
-with tempfile.TemporaryDirectory() as staging:
-    with ReferenceWriter(staging) as writer:
-        for first in range(0, SHORT_FLOWS * 2, 1000):
-            writer.add([_row(number, 0) for number in range(first, first + 1000)])
-    del writer
-    flows = ReferenceReader(staging, [name.stem for name in Path(staging, "index").iterdir()],
-                            FlowSelection(range(MIN_BUCKETS)))
-    count = sum(1 for flow in flows if flow.rows())
-print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+import resource, sys
+from polymux.analysis.options import AnalysisOptions
+from polymux.capture import CaptureLimits, FileRange
+from polymux.spark.batch.analyze_stage import FewNames, analyze_task
+from polymux.spark.batch.index_stage import IndexSpan, index_task
+from polymux.spark.batch.reference_shuffle import MIN_BUCKETS, FlowSelection, IndexResult
+
+stage, staging, given = sys.argv[1:]
+if stage == "index":
+    packed = index_task(staging, CaptureLimits())([IndexSpan(given, FileRange())])
+    print(IndexResult.unpack(packed).name)
+else:
+    analyzed = analyze_task(FewNames([given]), staging, AnalysisOptions("mplex"), CaptureLimits())
+    print(analyzed(FlowSelection(range(MIN_BUCKETS))).sessions)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def short_flows() -> Figure:
-    """The memory of a process that writes and reads the references of many short flows."""
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_FLOWS_PROGRAM], capture_output=True, text=True, check=True
-    )
-    count, kilobytes = map(int, done.stdout.split())
-    assert count == SHORT_FLOWS
-    bound = Bound("a task", 256)
-    return Figure(f"memory, {count} short flows", [kilobytes / 1024], "MiB", [bound])
+def short_flows(folder: Path) -> list[Result]:
+    """The memory of an index task and of an analyze task that have many short flows."""
+    capture = folder / "short.pcap"
+    write_short_flows(capture)
+    staging = folder / "short"
+    staging.mkdir()
+    given, lines = str(capture), []
+    for stage in ("index", "analyze"):
+        done = subprocess.run(
+            [sys.executable, "-c", SHORT_FLOWS_PROGRAM, stage, str(staging), given],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        given, kilobytes = done.stdout.split()
+        name = f"memory, {SHORT_FLOWS} short flows, {stage} task"
+        lines.append(Figure(name, [int(kilobytes) / 1024], "MiB", [Bound("a task", 256)]))
+    assert int(given) == SHORT_FLOWS
+    return [*lines]
+
+
+def write_short_flows(path: Path) -> None:
+    """A capture of flows of one connection each: SYN, a frame of mplex, FIN."""
+    content = bytes.fromhex("000161")
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1))
+        for flow in range(SHORT_FLOWS):
+            ends = struct.pack(">II", 0x0A000000 + flow // 50_000, 0xC6336402)
+            ports = struct.pack(">HH", 10_000 + flow % 50_000, 9000)
+            for number, (sequence, flags, data) in enumerate(
+                ((0, 0x02, b""), (1, 0x18, content), (1 + len(content), 0x11, b""))
+            ):
+                tcp = ports + struct.pack(">IIBBHHH", sequence, 0, 0x50, flags, 1000, 0, 0) + data
+                ip = struct.pack(">BBHIBBH", 0x45, 0, 20 + len(tcp), 0, 64, 6, 0) + ends
+                packet = bytes(12) + b"\x08\x00" + ip + tcp
+                seconds, nanoseconds = divmod(START + flow * 1000 + number, 10**9)
+                size = len(packet)
+                file.write(struct.pack("<IIII", seconds, nanoseconds, size, size) + packet)
 
 
 def following(folder: Path) -> list[Result]:
@@ -213,3 +267,7 @@ def following(folder: Path) -> list[Result]:
         Figure(f"{name}: offset", [offsets[1]], "bytes", [Bound("day 2", offsets[0] * 1.1)]),
         Figure(f"{name}: batch", [times[1]], "ms", [Bound("day 2", times[0], target=None)]),
     ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

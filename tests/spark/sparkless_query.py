@@ -11,6 +11,7 @@ from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.spark.batch.output_lock import LOCK_NAME
 from polymux.spark.datasource.stream_reader import AllTablesReader
+from polymux.spark.streaming.index_store import IndexStore
 from polymux.spark.streaming.micro_batches import AvailableFiles, FolderFollower
 from polymux.spark.streaming.offset import FolderOffset
 from polymux.spark.streaming.open_sessions import SessionTimeouts
@@ -23,8 +24,11 @@ ALL = 1 << 62
 class Run:
     """Follows `inbox` into `out`. `kill` loses everything that is not an offset or a table."""
 
-    def __init__(self, inbox: Path, out: Path, waits: SessionTimeouts) -> None:
+    def __init__(
+        self, inbox: Path, out: Path, waits: SessionTimeouts, index_in_tasks: bool = True
+    ) -> None:
         inbox.mkdir(exist_ok=True)
+        self.index_in_tasks = index_in_tasks
         self.inbox = inbox
         self.out = out
         self.waits = waits
@@ -37,7 +41,10 @@ class Run:
         self.tables = StreamingTables(str(self.out), {"content": "true"})
         self.tables.checkpoint.mkdir(exist_ok=True)
         self.follower = FolderFollower(
-            str(self.inbox), timeouts=self.waits, clock=lambda: self.now * 1_000_000
+            str(self.inbox),
+            timeouts=self.waits,
+            clock=lambda: self.now * 1_000_000,
+            store=IndexStore(str(self.tables.index_folder)) if self.index_in_tasks else None,
         )
 
     def put(self, source: Path, name: str = "", size: int = -1) -> None:
@@ -77,6 +84,7 @@ class Run:
             self.waits,
             ALL,
             str(self.tables.staging),
+            index_folder=str(self.tables.index_folder),
         )
         told = [reader.write(work) for work in self.follower.plan_batch(start, end)]
         self.tables.publish(len(self.offsets) - 2, told)

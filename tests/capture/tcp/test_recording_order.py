@@ -13,7 +13,14 @@ from tests.capture.conftest import streams
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.session.analyzer import analyze_session
-from polymux.capture import RotatingWriter, TcpConnectionWriter, hint_comment, read_sessions
+from polymux.capture import (
+    RotatingWriter,
+    TcpConnectionWriter,
+    hint_comment,
+    index_range,
+    plan_ranges,
+    read_sessions,
+)
 
 HOUR = 3600 * 1000 * MS
 DIALER, ACCEPTOR = ("192.0.2.1", 40000), ("192.0.2.2", 9000)
@@ -114,3 +121,20 @@ def test_two_recordings_in_one_directory_are_ordered_each_by_itself(tmp_path: Pa
     first_read, second_read = read_sessions([str(tmp_path)])
     assert streams(first_read)[0] == EXPECTED
     assert streams(second_read)[0] == b"".join(map(message, range(MESSAGES)))
+
+
+def test_a_file_with_sections_of_two_recordings_has_the_place_of_its_first(tmp_path: Path) -> None:
+    names = record(tmp_path, dict.fromkeys(range(1, MESSAGES), -HOUR))
+    other = RotatingWriter(tmp_path / "other.pcapng", max_bytes=10**6, sync="none")
+    TcpConnectionWriter(other, ("192.0.2.3", 40000), ACCEPTOR, START).close(START + MS)
+    [appended] = other.close()
+    with open(names[0], "ab") as first:
+        first.write(Path(appended).read_bytes())
+    os.unlink(appended)
+    session = next(s for s in read_sessions([str(tmp_path)]) if s.packets > 4)
+    assert streams(session)[0] == EXPECTED
+    ranges = plan_ranges(names[0], target=500)
+    assert len(ranges) > 1
+    rows = [row for span in ranges for row in index_range(names[0], span).rows]
+    assert {row.file_number for row in rows} == {1}
+    assert len({row.recording for row in rows}) == 1

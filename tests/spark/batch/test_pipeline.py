@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.random_captures import (
     blocks_of,
@@ -18,6 +19,7 @@ from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.core.errors import PolymuxError
 from polymux.spark.batch.pipeline import analyze
+from polymux.spark.runtime.run_counters import run_counters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,6 +113,26 @@ def test_a_second_run_replaces_the_first_and_a_failed_one_changes_nothing(
         analyze(spark, [str(capture)], str(out), protocol="mplex", on_stage=stop)
     assert digest_tables(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+def test_the_counters_of_a_run_are_in_the_metrics_of_spark(
+    spark: "SparkSession", material: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    capture, _ = material
+    counters = run_counters(spark)
+    before = counters.metrics()
+    done = analyze(spark, [str(capture)], str(tmp_path / "t"), max_partition_bytes=30_000)
+    after = counters.metrics()
+    written = [tmp_path / "t" / "_current" / name for name in done.total.files]
+    assert {name: after[name] - before[name] for name in after} == {
+        "input_bytes": done.read_bytes,
+        "input_packets": done.indexed_packets,
+        "output_rows": sum(pq.read_metadata(path).num_rows for path in written),
+        "output_bytes": sum(path.stat().st_size for path in written),
+        "sessions": 24,
+        "frames": done.total.frames,
+        "violations": done.total.violations,
+    }
 
 
 def test_a_damaged_file_among_many_is_a_row_and_the_job_goes_on(

@@ -183,6 +183,54 @@ def test_what_the_catalog_adds_to_the_options_is_left_out() -> None:
     options = SourceOptions.parse(added)
     assert (options.table, options.paths) == ("sessions", ("/captures",))
     del added["option.path"]
-    assert SourceOptions.parse(added).paths == ("file:/captures",)
+    assert SourceOptions.parse(added).paths == ("/captures",)
+    added["location"] = "file:/a b/%20*.pcap"  # as Spark writes it: nothing is escaped
+    assert SourceOptions.parse(added).paths == ("/a b/%20*.pcap",)
+    added["location"] = "captures"
+    assert SourceOptions.parse(added).paths == (str(Path("captures").absolute()),)
+    added["location"] = "s3://bucket/a%20b?scheme=http"
+    assert SourceOptions.parse(added).paths == ("s3://bucket/a%20b?scheme=http",)
     with pytest.raises(PolymuxError, match="'tabel' is not known"):
         SourceOptions.parse({**added, "option.tabel": "frames"})
+
+
+def test_a_table_of_the_catalog_is_read_with_the_options_it_was_created_with(
+    spark: "SparkSession", folder: Path
+) -> None:
+    register(spark)
+    path = folder / "captures"
+    expected = digest_tables(folder / "tables")
+    forms = {
+        "by_path": f"OPTIONS (path '{path}', table 'sessions')",
+        "by_location": f"OPTIONS (table 'sessions') LOCATION '{path}'",
+    }
+    for name, form in forms.items():
+        spark.sql(f"CREATE TABLE {name} USING polymux {form}")
+        assert digest("sessions", spark.table(name)) == expected["sessions"]
+    made = spark.catalog.createTable("made", str(path), "polymux", columns="size,session_id")
+    assert made.columns == ["size", "session_id"]
+    joined = spark.sql(
+        "SELECT sum(size) AS size FROM made JOIN by_path USING (session_id) WHERE protocol > ''"
+    )
+    whole = spark.read.format("polymux").load(str(path))
+    assert joined.first() == whole.agg({"size": "sum"}).toDF("size").first()
+    chosen = "SELECT dialer FROM by_path WITH (filter = '192.0.2.1:40003')"
+    assert [row[0] for row in spark.sql(chosen).collect()] == ["192.0.2.1:40003"]
+    for name in (*forms, "made"):
+        spark.sql(f"DROP TABLE {name}")
+    assert len(list(path.iterdir())) == 2  # the captures stay
+
+
+def test_a_table_created_with_columns_has_no_options_and_says_what_to_write(
+    spark: "SparkSession", folder: Path
+) -> None:
+    register(spark)
+    spark.sql(
+        "CREATE TABLE listed (session_id STRING) USING polymux "
+        f"OPTIONS (path '{folder / 'captures'}')"
+    )
+    try:
+        with pytest.raises(Exception, match="without a list of columns"):
+            spark.table("listed").collect()
+    finally:
+        spark.sql("DROP TABLE listed")

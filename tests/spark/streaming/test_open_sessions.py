@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,7 +20,12 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
 from polymux.capture.io.sources import LostInput
 from polymux.spark.streaming import capture_folder
-from polymux.spark.streaming.micro_batches import BatchTask, divide_into_tasks
+from polymux.spark.streaming.index_store import IndexStore
+from polymux.spark.streaming.micro_batches import (
+    BatchTask,
+    FolderFollower,
+    divide_into_tasks,
+)
 from polymux.spark.streaming.offset import FilePart, FolderOffset, pack_names, unpack_names
 from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
@@ -72,7 +78,13 @@ def test_files_one_by_one_give_the_tables_of_all_at_once(
 def test_order_duplicates_halves_kills_and_replays_change_no_table(
     material: Material, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    run = fresh(tmp_path_factory.mktemp("any"))
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans(), label="indexed in tasks"):
+            patch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+        check_any_arrival(material, fresh(tmp_path_factory.mktemp("any")), data)
+
+
+def check_any_arrival(material: Material, run: Run, data: st.DataObject) -> None:
     arrivals: list[tuple[int, str, bool]] = [(n, "", False) for n in range(FILES)]
     arrivals += [
         (n, f"copy-{n}.pcapng", False)
@@ -197,6 +209,21 @@ def test_what_is_whole_is_published_by_the_run_that_sees_it(
     assert len(read_table(run.out, "captures")) == FILES
 
 
+def test_a_backlog_indexed_in_tasks_is_published_whole_by_the_run_that_sees_it(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    available = run.follower.available_files()
+    while run.step_available(available, 2 * material.paths[0].stat().st_size):
+        pass
+    assert any('"indexing": "[\\"' in offset for offset in run.offsets)
+    assert run.open_sessions() == 0
+    assert run.digest() == material.digest
+
+
 def test_a_batch_has_as_many_tasks_as_the_session_has_room_for() -> None:
     sessions = [SessionSelection((), frozenset({str(n)}), 40_000) for n in range(100)]
     for most in (1, 3, 8, 40, 200):
@@ -213,13 +240,61 @@ def test_new_files_are_indexed_by_several_processes_with_the_same_result(
 ) -> None:
     monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    run = fresh(tmp_path)
+    run = Run(tmp_path / "inbox", tmp_path / "out", WAITS, index_in_tasks=False)
     for path in material.paths:
         run.put(path)
     (run.inbox / "text.pcapng").write_text("not a capture")
     run.step(2)
     run.settle()
     assert run.digest() == material.digest
+
+
+def test_a_backlog_is_indexed_by_the_tasks_of_a_batch_of_its_own(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def index_on_driver(*_: object) -> None:
+        raise AssertionError("the driver has indexed a file")
+
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    store = run.tables.index_folder
+    with monkeypatch.context() as patch:
+        patch.setattr(capture_folder, "index_span", index_on_driver)
+        assert run.step(2)
+        place = FolderOffset.from_dict(json.loads(run.offsets[-1]))
+        assert place == FolderOffset(indexing=frozenset(path.name for path in material.paths))
+        assert len(list(store.iterdir())) == FILES
+        assert run.step(2)
+        run.step(2)
+    assert run.digest() == material.digest
+    assert list(store.iterdir()) == []
+    # What a killed query has left is not used: it may be of other options.
+    run.put(material.paths[0], "copy.pcapng")
+    assert run.step(2)
+    assert len(list(store.iterdir())) == 1
+    run.kill()
+    assert not store.exists()
+    run.settle()
+    assert run.digest() == material.digest
+    assert not store.exists()
+
+
+def test_the_files_of_a_backlog_are_divided_between_as_many_tasks_as_there_may_be(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    for path in material.paths:
+        shutil.copy(path, tmp_path)
+    follower = FolderFollower(str(tmp_path), max_tasks=3, store=IndexStore(str(tmp_path / "x")))
+    start = FolderOffset()
+    end = follower.next_offset(start, 1 << 40)
+    tasks = [task.to_index for task in follower.plan_batch(start, end) if task.to_index]
+    assert sorted(map(len, tasks)) == [1, 2, 2]
+    assert sorted(name for task in tasks for name in task) == sorted(
+        str(tmp_path / path.name) for path in material.paths
+    )
 
 
 @pytest.mark.parametrize("how", ["removed", "shortened", "replaced"])

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.random_captures import conversations, record, without_spark
+from tests.spark.random_captures import START, conversations, record, without_spark
 
+from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.capture import SensorNaming
+from polymux.capture import PcapngWriter, SensorNaming, TcpConnectionWriter, hint_comment
 from polymux.cli.commands import analyze_watch as analyze_follow
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource.source import register
+from polymux.spark.runtime.run_counters import run_counters
+from polymux.spark.streaming.capture_folder import MIN_PARALLEL_BYTES
 from polymux.spark.streaming.open_sessions import SessionTimeouts
 from polymux.spark.streaming.query import BatchReport, start_following
 
@@ -189,3 +192,35 @@ def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
         signal.signal(signal.SIGTERM, former)
     assert said == [f"watching {tmp_path}, tables in {tmp_path / 'out'}"]
     assert spark.streams.active == []
+
+
+def test_a_backlog_is_indexed_by_tasks_and_the_counters_are_in_the_metrics_of_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    frames, content = 100, bytes(100_000)
+    for number in range(2):
+        with PcapngWriter(str(inbox / f"bulk-{number}.pcapng"), sync="none") as writer:
+            talk = TcpConnectionWriter(
+                writer, ("192.0.2.1", 40000 + number), ("198.51.100.2", 9000), START,
+                comment=hint_comment("mplex", "acceptor"),
+            )  # fmt: skip
+            talk.data(0, bytes.fromhex("000161"), START + 1)
+            for frame in range(frames):
+                # Header and length, both as varints: a message of the dialer on stream 0.
+                talk.data(0, bytes.fromhex("02 a08d06") + content, START + 2 + frame)
+            talk.close(START + 1000)
+    assert sum(path.stat().st_size for path in inbox.iterdir()) > MIN_PARALLEL_BYTES
+    before = run_counters(spark).metrics()
+    batches = run_once(spark, inbox, tmp_path / "out")
+    after = run_counters(spark).metrics()
+    assert [(batch.files, batch.rows) for batch in batches][:1] == [(0, 0)]
+    assert sum(batch.files for batch in batches) == 2
+    assert sum(batch.sessions for batch in batches) == 2
+    found = {name: after[name] - before[name] for name in ("sessions", "frames", "violations")}
+    violations = read_table(tmp_path / "out", "violations").num_rows
+    assert found == {"sessions": 2, "frames": 2 * (frames + 1), "violations": violations}
+    assert after["input_bytes"] - before["input_bytes"] >= 2 * frames * len(content)
+    assert after["output_rows"] - before["output_rows"] == sum(batch.rows for batch in batches)
+    assert list((tmp_path / "out" / "_follow" / "indexes").iterdir()) == []

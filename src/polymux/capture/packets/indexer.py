@@ -433,7 +433,8 @@ class RowMaker:
         self._path = path
         self._start = start
         self._hints = tuple(scanner.hints)
-        self._place = read_recording(scanner.section_hint)
+        # Of the first section: the same for every range of the file, and where the file begins.
+        self._place = read_recording(scanner.sensor_hint)
 
     def row(self, flow: bytes, direction: int, refs: bytes) -> FlowRefs:
         used = self._hints

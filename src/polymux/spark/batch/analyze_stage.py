@@ -8,6 +8,7 @@ publishes only the files of successful attempts.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from polymux.spark.batch.reference_shuffle import (
     TempSpool,
     bucket_of,
 )
+from polymux.spark.runtime.run_counters import RunCounters, run_counters
 from polymux.spark.runtime.task_errors import task_errors
 from polymux.spark.runtime.worker_memory import freeze_gc, release_memory, use_spark_local_dirs
 
@@ -168,8 +170,9 @@ def run_analyze_stage(
         context = spark.sparkContext
         many = len(index_names) > MAX_INLINE_NAMES
         names: IndexNames = context.broadcast(index_names) if many else FewNames(index_names)
-        run_task = analyze_task(names, staging, options, limits)
-        with task_errors():
+        counters = run_counters(spark)
+        run_task = analyze_task(names, staging, options, limits, counters)
+        with task_errors(), counters.kept_current():
             for result in context.parallelize(tasks, len(tasks)).map(run_task).collect():
                 total.add(result)
     return total
@@ -190,7 +193,11 @@ class FewNames:
 
 
 def analyze_task(
-    index_names: IndexNames, staging: str, options: AnalysisOptions, limits: CaptureLimits
+    index_names: IndexNames,
+    staging: str,
+    options: AnalysisOptions,
+    limits: CaptureLimits,
+    counters: RunCounters | None = None,
 ) -> Callable[[FlowSelection], StageResult]:
     """Return the function of a Spark task, which analyzes the flows of a selection."""
 
@@ -199,9 +206,24 @@ def analyze_task(
         use_spark_local_dirs()
         release_memory()
         flows = ReferenceReader(staging, index_names.value, selection)
-        return analyze_flows(flows, staging, options, limits)
+        result = analyze_flows(flows, staging, options, limits)
+        if counters is not None:
+            counters.add(counts_of(result, staging))
+        return result
 
     return run
+
+
+def counts_of(result: StageResult, staging: str) -> dict[str, int]:
+    """Return what a task adds to the counters of the run; its files must still be in `staging`."""
+    return {
+        "input_bytes": result.read_bytes,
+        "output_rows": sum(result.files.values()),
+        "output_bytes": sum(os.path.getsize(os.path.join(staging, name)) for name in result.files),
+        "sessions": result.sessions,
+        "frames": result.frames,
+        "violations": result.violations,
+    }
 
 
 def analyze_flows(

@@ -48,6 +48,7 @@ from polymux.spark.batch.reference_shuffle import (
     bucket_count,
     reported_buckets,
 )
+from polymux.spark.runtime.run_counters import RunCounters, run_counters
 from polymux.spark.runtime.task_errors import task_errors
 from polymux.spark.runtime.worker_memory import freeze_gc, use_spark_local_dirs
 
@@ -157,9 +158,10 @@ def run_index_stage(
     """
     buckets = bucket_count(analyze_tasks or len(tasks))
     reported = reported_buckets(len(tasks))
-    run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors)
+    counters = run_counters(spark)
+    run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors, counters)
     totals = IndexTotals(buckets)
-    with task_errors():
+    with task_errors(), counters.kept_current():
         for packed in spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect():
             totals.add(IndexResult.unpack(packed))
     return totals
@@ -173,6 +175,7 @@ def index_task(
     buckets: int = MIN_BUCKETS,
     reported: int = MAX_REPORTED_BUCKETS,
     sensors: SensorNaming | None = None,
+    counters: RunCounters | None = None,
 ) -> Callable[[list[IndexSpan]], bytes]:
     """Return the function of a Spark task, which indexes spans and returns a packed result."""
 
@@ -183,7 +186,10 @@ def index_task(
         with ReferenceWriter(staging, buckets, reported) as writer:
             for span in spans:
                 index_into(writer, span, staging, limits, flow_filter)
-        return writer.result.pack()
+        result = writer.result
+        if counters is not None:
+            counters.add({"input_bytes": result.read_bytes, "input_packets": result.packets})
+        return result.pack()
 
     return run
 

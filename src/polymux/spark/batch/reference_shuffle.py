@@ -59,7 +59,7 @@ MAX_HELD_REF_BYTES = 4 << 20  # most bytes that an analysis holds of a flow's re
 REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
 # The heaviest buckets that an index task reports one by one: fewer if there are many tasks, so that
 # the driver does not hold more than this many for all of them, or MIN_REPORTED each.
-MAX_REPORTED_BUCKETS = 1 << 17
+MAX_REPORTED_BUCKETS = 1 << 14
 MIN_REPORTED_BUCKETS = 24
 BUCKETS_PER_REPORTED_FLOW = 8  # flows are reported one by one too, fewer than buckets
 MAX_TOTAL_FLOWS = 4096  # heaviest flows of all tasks that the driver remembers
@@ -479,8 +479,10 @@ class ReferenceReader:
         first_at = array("q")
         for name in names:
             self._add_file(name, selection, first_rows, first_at)
-        flows = sorted(first_rows.items(), key=lambda item: (first_at[item[1]], item[0]))
-        self._first_rows = array("q", [row for _, row in flows])
+        # By time, then by flow; without a tuple for each of perhaps 300,000 flows.
+        by_flow = [first_rows[flow] for flow in sorted(first_rows)]
+        first_rows.clear()
+        self._first_rows = array("q", sorted(by_flow, key=first_at.__getitem__))
 
     def __len__(self) -> int:
         return len(self._first_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.schema.tables import TABLES
 from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import FlowFilter, SensorNaming
+from polymux.capture.io.paths import is_url
 from polymux.core.errors import PolymuxError
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ CATALOG_PROPERTIES = frozenset((
     "serialization.format",
 ))  # fmt: skip
 CATALOG_OPTION_PREFIX = "option."
+CATALOG_MARK = "provider"  # a property that only the catalog sets
+OPTIONS_METADATA = "polymux.options"  # of the first column of a table in the catalog
+LOCATION_SCHEME = "file:"  # that the catalog puts before an absolute local path, unescaped
 
 
 class BadOption(PolymuxError):
@@ -146,7 +151,7 @@ def without_catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by lower-case name, without what Spark's catalog adds.
 
     For `CREATE TABLE` the catalog passes its own properties, the options as `option.NAME`, and the
-    path as `location`.
+    path as `location`. A path is made absolute then: the table may be read from anywhere.
     """
     values: dict[str, str] = {}
     given = {name.lower(): value for name, value in options.items()}
@@ -157,7 +162,34 @@ def without_catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
             values[name] = value
     if "location" in given and not values.get("path") and not values.get("paths"):
         values["path"] = given["location"]
+    if CATALOG_MARK in given and values.get("path") and not is_url(values["path"]):
+        values["path"] = os.path.abspath(values["path"].removeprefix(LOCATION_SCHEME))
     return values
+
+
+def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table that is being created in Spark's catalog, with its options.
+
+    Spark asks a Python data source for the schema with the options of the table, but reads the
+    table without them; the schema is all that the catalog gives back. Outside the catalog the
+    schema is returned as it is.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    if CATALOG_MARK not in {name.lower() for name in options}:
+        return schema
+    first, *others = schema.fields
+    metadata = {OPTIONS_METADATA: json.dumps(without_catalog_properties(options))}
+    return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
+
+
+def with_kept_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Return the options of a read: those of a table in the catalog (`keep_options`), and those of
+    the query itself, which win."""
+    values: dict[str, str] = {}
+    for column in schema.fields:
+        values |= json.loads((column.metadata or {}).get(OPTIONS_METADATA, "{}"))
+    return values | {name.lower(): value for name, value in options.items()}
 
 
 def _split_list(text: str) -> tuple[str, ...]:
@@ -185,5 +217,8 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     if options.get("path"):
         paths.append(options["path"])
     if not paths:
-        raise BadOption("no path: write load('captures/'), or load() with a list of paths")
+        raise BadOption(
+            "no path: write load('captures/'), or load() with a list of paths; for a table in the "
+            "catalog, CREATE TABLE t USING polymux OPTIONS (path '...') without a list of columns"
+        )
     return tuple(paths)

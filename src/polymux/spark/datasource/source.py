@@ -16,7 +16,7 @@ except ImportError:
     raise MissingExtra("spark", "reading captures as DataFrames") from None
 
 from polymux.spark.datasource.batch_reader import TableReader
-from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.datasource.options import SourceOptions, keep_options, with_kept_options
 from polymux.spark.datasource.types import spark_schema
 
 if TYPE_CHECKING:
@@ -45,16 +45,17 @@ class PolymuxSource(DataSource):
 
     def schema(self) -> StructType:
         options = SourceOptions.parse(self.options)
-        return spark_schema(options.table, options.columns)
+        return keep_options(spark_schema(options.table, options.columns), self.options)
 
     def reader(self, schema: StructType) -> TableReader:
-        return TableReader(SourceOptions.parse(self.options).with_schema(schema).with_keys())
+        options = SourceOptions.parse(with_kept_options(self.options, schema))
+        return TableReader(options.with_schema(schema).with_keys())
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         from polymux.spark.datasource.stream_reader import table_stream_reader
 
-        options = SourceOptions.parse(self.options).with_schema(schema)
-        return table_stream_reader(options, self.options)
+        given = with_kept_options(self.options, schema)
+        return table_stream_reader(SourceOptions.parse(given).with_schema(schema), given)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         from polymux.spark.sink.writers import batch_sink

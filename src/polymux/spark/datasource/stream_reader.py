@@ -37,7 +37,7 @@ from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
 from polymux.analysis.tls.key_files import read_key_option
-from polymux.capture import CaptureLimits, SensorNaming, TcpSession, sessions_of
+from polymux.capture import CaptureLimits, FlowFilter, SensorNaming, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.spark.datasource.options import SourceOptions
@@ -47,6 +47,7 @@ from polymux.spark.datasource.table_batches import (
     spark_batches,
 )
 from polymux.spark.runtime.worker_memory import release_memory, use_spark_local_dirs
+from polymux.spark.streaming.index_store import IndexStore
 from polymux.spark.streaming.micro_batches import (
     DEFAULT_TASKS,
     AvailableFiles,
@@ -109,8 +110,10 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_bytes_per_trigger: int,
         max_tasks: int = 0,
         key_files: tuple[str, ...] = (),
+        index_folder: str = "",
     ) -> None:
         self.path = path
+        self.index_store = IndexStore(index_folder) if index_folder else None
         self.max_tasks = max_tasks or max(DEFAULT_TASKS, 2 * (os.cpu_count() or 1))
         self.analysis_options = analysis_options
         self.filters = filters
@@ -135,6 +138,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 filters=self.filters,
                 max_tasks=self.max_tasks,
                 sensors=self.analysis_options.sensors,
+                store=self.index_store,
             )
         return self._follower
 
@@ -297,7 +301,10 @@ class TaskReport:
     rows: int = 0
     sessions: int = 0
     frames: int = 0
+    violations: int = 0
     total_bytes: int = 0
+    read_bytes: int = 0  # of captures, after their index
+    written_bytes: int = 0  # of table files, without the snapshot
     unbalanced: int = 0
     status: dict[str, int] | None = None
 
@@ -315,6 +322,7 @@ class AllTablesReader(CaptureStreamReader):
         staging: str,
         max_tasks: int = 0,
         key_files: tuple[str, ...] = (),
+        index_folder: str = "",
     ) -> None:
         super().__init__(
             path,
@@ -324,6 +332,7 @@ class AllTablesReader(CaptureStreamReader):
             max_bytes_per_trigger,
             max_tasks,
             key_files,
+            index_folder,
         )
         self.staging = staging
 
@@ -347,22 +356,31 @@ class AllTablesReader(CaptureStreamReader):
         use_spark_local_dirs()
         release_memory()
         options = replace(self.analysis_options, keys=task.keys)
+        if self.index_store is not None:
+            flow_filter = FlowFilter(tuple(options.ports), self.filters, options.sensors)
+            for path in task.to_index:
+                self.index_store.add(path, CaptureLimits(), flow_filter)
         with UrlFilePool(CaptureLimits(), task.identities) as files:
             with TableWriter(home, "part") as writer:
                 for summary in self._analyze(task.finished, options, files, writer):
                     report.sessions += 1
                     report.frames += summary.frames
+                    report.violations += summary.violations
                     report.total_bytes += summary.bytes_dialer + summary.bytes_acceptor
                     report.unbalanced += not summary.balanced
                 writer.add_captures(task.captures)
                 report.tables = list(writer.row_counts())
                 report.rows = sum(writer.row_counts().values())
+            report.written_bytes = sum(
+                path.stat().st_size for path in home.glob("*/*.parquet") if path.is_file()
+            )
             with TableWriter(home / "open", "part") as writer:
                 snapshot_options = AnalysisOptions(
                     options.protocol, options.ports, SNAPSHOT_TABLES, keys=task.keys
                 )
                 self._analyze(task.still_open, snapshot_options, files, writer)
                 report.open_tables = list(writer.row_counts())
+        report.read_bytes = files.bytes_read
         return report
 
     def _analyze(
@@ -418,4 +436,5 @@ class AllTablesSource(DataSource):
             options["staging"],
             int(options["maxtasks"]),
             tuple(json.loads(options["keys"])),
+            options["indexfolder"],
         )

@@ -11,6 +11,7 @@ import os
 from collections.abc import Container
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from polymux.capture import (
     CaptureLimits,
@@ -25,11 +26,19 @@ from polymux.capture.io.discovery import is_capture_name
 from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.core.errors import PolymuxError
 from polymux.spark.batch.index_stage import IndexSpan, index_span
+from polymux.spark.streaming.index_store import Indexed, IndexStore
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 
 _INCOMPLETE_STATUSES = ("truncated", "unreadable")
 MIN_PARALLEL_BYTES = 16 << 20  # new files of fewer bytes are indexed in this process
-Indexed = tuple[FileIndex, FileIdentity | None]
+
+
+class ChangedFile(NamedTuple):
+    """A file that is new or has grown, as it was found."""
+
+    modified_ns: int
+    name: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,8 @@ class CaptureFolder:
     """Scans a directory, and caches the indexes of the files it has read.
 
     A file that has not changed for `session_timeout` seconds is assumed to be complete. New files
-    are indexed by as many processes as there are cores.
+    are indexed by tasks, if there is a `store` to which these can write (`files_for_tasks`), else
+    by as many processes as there are cores.
 
     Raises:
         PolymuxError: `path` is not a directory.
@@ -55,13 +65,19 @@ class CaptureFolder:
     """
 
     def __init__(
-        self, path: str, flow_filter: FlowFilter, limits: CaptureLimits, session_timeout: float
+        self,
+        path: str,
+        flow_filter: FlowFilter,
+        limits: CaptureLimits,
+        session_timeout: float,
+        store: IndexStore | None = None,
     ) -> None:
         self.path = os.path.abspath(path)
         if not os.path.isdir(self.path):
             raise PolymuxError(f"{path}: no such directory; watching reads a directory that grows")
         self._flow_filter = flow_filter
         self._limits = limits
+        self._index_store = store
         self._session_timeout_ns = int(session_timeout * 1e9)
         self._indexes: dict[str, list[FileIndex]] = {}
         self._identities: dict[str, FileIdentity] = {}  # by path, of the files in `_indexes`
@@ -95,7 +111,7 @@ class CaptureFolder:
                 if name not in known:
                     path = self.absolute_path(name)
                     (links if os.path.islink(path) else found).append(name)
-        seen = {self.absolute_path(name) for name in names - set(links)}
+        seen = {self.absolute_path(name) for name in names - set(links)} if links else set()
         for name in sorted(links):
             real = os.path.realpath(self.absolute_path(name))
             if real not in seen:
@@ -103,18 +119,17 @@ class CaptureFolder:
                 found.append(name)
         return sorted(name for name in found if os.path.isfile(self.absolute_path(name))), names
 
-    def new_data(
-        self, offset: FolderOffset, now_ns: int, max_bytes: int, only: frozenset[str] | None = None
-    ) -> list[NewData]:
-        """Return the new data since `offset`, by modification time.
+    def changed_files(
+        self, offset: FolderOffset, now_ns: int, only: frozenset[str] | None = None
+    ) -> list[ChangedFile]:
+        """Return the files that are new or have grown since `offset`, by modification time.
 
         Args:
             offset: What has been read.
             now_ns: The current time in nanoseconds.
-            max_bytes: Stop after about this many bytes, but not before one file.
             only: Consider only these names.
         """
-        stats = []
+        changed = []
         fresh, self.existing_names = self.file_names(offset.forgotten)
         for name in fresh:
             if only is not None and name not in only:
@@ -130,12 +145,45 @@ class CaptureFolder:
                 settled = now_ns - stat.st_mtime_ns >= self._session_timeout_ns
                 if parts or not settled:
                     continue
-            stats.append((stat.st_mtime_ns, name, stat.st_size))
+            changed.append(ChangedFile(stat.st_mtime_ns, name, stat.st_size))
+        return sorted(changed)
+
+    def files_for_tasks(
+        self, changed: list[ChangedFile], offset: FolderOffset, max_bytes: int
+    ) -> frozenset[str]:
+        """Return the new files, of about `max_bytes`, that tasks should index before they are read.
+
+        None if there is no store, if they are so small that this process is quicker, and right
+        after a micro-batch that has indexed some: those are read first.
+        """
+        if self._index_store is None or offset.indexing:
+            return frozenset()
+        chosen = _first_bytes(
+            [file for file in changed if file.name not in offset.files], max_bytes
+        )
+        total = sum(file.size for file in chosen)
+        return frozenset(file.name for file in chosen if total >= MIN_PARALLEL_BYTES)
+
+    def new_data(
+        self, offset: FolderOffset, changed: list[ChangedFile], now_ns: int, max_bytes: int
+    ) -> list[NewData]:
+        """Return the new data since `offset` in the files that have changed.
+
+        After a micro-batch that has indexed files, only those and known ones are read.
+
+        Args:
+            offset: What has been read.
+            changed: What `changed_files` returned.
+            now_ns: The current time in nanoseconds.
+            max_bytes: Stop after about this many bytes, but not before one file.
+        """
+        if offset.indexing:
+            expected = offset.indexing | offset.files.keys()
+            changed = [file for file in changed if file.name in expected]
         parts_found: list[NewData] = []
         room = max_bytes
-        stats.sort()
-        self._index_ahead([stat for stat in stats if stat[1] not in offset.files], max_bytes)
-        for modified_ns, name, size in stats:
+        self._index_ahead([file for file in changed if file.name not in offset.files], max_bytes)
+        for modified_ns, name, size in changed:
             if parts_found and room <= 0:
                 break
             try:
@@ -189,17 +237,25 @@ class CaptureFolder:
             self._indexes.pop(name, None)
             self._identities.pop(self.absolute_path(name), None)
             self._unusable.pop(name, None)
+            if self._index_store is not None:
+                self._index_store.discard(self.absolute_path(name))
 
     # Private helpers
 
-    def _index(self, name: str, span: FileRange) -> FileIndex:
+    def _index(
+        self, name: str, span: FileRange, version: tuple[int, int] | None = None
+    ) -> FileIndex:
         """Index a range of a file and note what the file is.
+
+        `version` is its size and modification time, if an index that a task made may be used.
 
         Raises:
             LostInput: It cannot be read, or is not the file that was read before.
         """
         path = self.absolute_path(name)
         ahead = self._ahead.pop(name, None) if span == FileRange() else None
+        if ahead is None and version is not None and span == FileRange() and self._index_store:
+            ahead = self._index_store.take(path, *version)
         index, identity = ahead or index_span(
             IndexSpan(path, span), self._limits, self._flow_filter, self._identities.get(path)
         )
@@ -207,15 +263,11 @@ class CaptureFolder:
             self._identities[path] = identity
         return index
 
-    def _index_ahead(self, stats: list[tuple[int, str, int]], max_bytes: int) -> None:
+    def _index_ahead(self, files: list[ChangedFile], max_bytes: int) -> None:
         """Index whole new files, of about `max_bytes`, in several processes at a time."""
-        chosen: list[str] = []
-        total = 0
-        for _, name, size in stats:
-            if total >= max_bytes:
-                break
-            chosen.append(name)
-            total += size
+        missing = [file for file in _first_bytes(files, max_bytes) if not self._is_stored(file)]
+        chosen = [file.name for file in missing]
+        total = sum(file.size for file in missing)
         workers = min(len(chosen), os.cpu_count() or 1)
         if workers < 2 or total < MIN_PARALLEL_BYTES:
             return
@@ -229,6 +281,11 @@ class CaptureFolder:
                 if not isinstance(task.exception(), LostInput):  # then it is raised again below
                     self._ahead[name] = task.result()
 
+    def _is_stored(self, file: ChangedFile) -> bool:
+        path = self.absolute_path(file.name)
+        store = self._index_store
+        return store is not None and store.has(path, file.size, file.modified_ns)
+
     def _read_new(
         self, name: str, parts: tuple[FilePart, ...], modified_ns: int, size: int, now_ns: int
     ) -> NewData | None:
@@ -238,7 +295,7 @@ class CaptureFolder:
             return None  # damaged: nothing after that can be read
         start = before[-1].resume if before else FileRange()
         assert start is not None  # checked above
-        index = self._index(name, replace(start, end=-1))
+        index = self._index(name, replace(start, end=-1), (size, modified_ns))
         young = now_ns - modified_ns < self._session_timeout_ns
         status = index.summary.status
         plain = "+" not in (index.summary.format or "")
@@ -284,3 +341,15 @@ class CaptureFolder:
                 span = found.resume
             self._indexes[name] = known
         return known[: len(parts)]
+
+
+def _first_bytes(files: list[ChangedFile], max_bytes: int) -> list[ChangedFile]:
+    """Return the first of these files, until they have `max_bytes`."""
+    chosen: list[ChangedFile] = []
+    total = 0
+    for file in files:
+        if total >= max_bytes:
+            break
+        chosen.append(file)
+        total += file.size
+    return chosen

@@ -11,12 +11,13 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, SensorNaming
 from polymux.capture.io.sources import FileIdentity
 from polymux.spark.streaming.capture_folder import CaptureFolder
+from polymux.spark.streaming.index_store import IndexStore
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 from polymux.spark.streaming.open_sessions import (
     NEVER_MS,
@@ -44,6 +45,7 @@ class BatchTask:
     identities: dict[str, FileIdentity] = field(default_factory=dict)  # of its captures, by path
     unchanged: list[str] = field(default_factory=list)  # open sessions not to be analyzed again
     status: dict[str, int] = field(default_factory=dict)
+    to_index: list[str] = field(default_factory=list)  # captures, by path, for the index store
     keys: KeyLog = field(default_factory=KeyLog)  # of sessions inside TLS
 
     @property
@@ -77,12 +79,17 @@ class FolderFollower:
         limits: CaptureLimits | None = None,
         clock: Callable[[], int] = time.time_ns,
         max_tasks: int = DEFAULT_TASKS,
+        store: IndexStore | None = None,
     ) -> None:
         self.timeouts = timeouts or SessionTimeouts()
         self._limits = limits or CaptureLimits()
         self._ports = tuple(ports)
         self.folder = CaptureFolder(
-            path, FlowFilter(ports, filters, sensors), self._limits, self.timeouts.session_timeout
+            path,
+            FlowFilter(ports, filters, sensors),
+            self._limits,
+            self.timeouts.session_timeout,
+            store,
         )
         self._clock = clock
         self._max_tasks = max_tasks
@@ -109,7 +116,13 @@ class FolderFollower:
         self._replay_to(start)
         now_ns = self._clock() if available is None else available.time_ns
         only = None if available is None else available.names
-        new_data = self.folder.new_data(start, now_ns, max_bytes, only)
+        changed = self.folder.changed_files(start, now_ns, only)
+        waiting = self.folder.files_for_tasks(changed, start, max_bytes)
+        if waiting:  # the clock stands still: nothing may end before these have been read
+            return replace(start, indexing=waiting)
+        new_data = self.folder.new_data(start, changed, now_ns, max_bytes)
+        if start.indexing and not new_data:
+            return replace(start, indexing=frozenset())
         clock = now_ns // 1_000_000
         if (
             not new_data
@@ -188,7 +201,9 @@ class FolderFollower:
         tasks = divide_into_tasks(first, finished, still_open, self._max_tasks)
         for task in tasks:
             self._add_identities(task)
-        return tasks
+        paths = [self.folder.absolute_path(name) for name in sorted(end.indexing)]
+        count = min(len(paths), self._max_tasks)
+        return tasks + [BatchTask(to_index=paths[number::count]) for number in range(count)]
 
     # Private helpers
 

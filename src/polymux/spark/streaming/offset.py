@@ -6,6 +6,7 @@ batch that is repeated gives the same rows.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -26,11 +27,13 @@ class FilePart(NamedTuple):
 @dataclass
 class FolderOffset:
     """An offset: `files` that are still needed, by name within the folder, with the parts that were
-    read, and the names of `forgotten` files, which were read and are no longer needed."""
+    read, and the names of `forgotten` files, which were read and are no longer needed. `indexing`
+    are new files that the micro-batch up to this offset only indexes; the next one reads them."""
 
     clock_ms: int = 0  # time of the micro-batch, since the epoch
     files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
     forgotten: frozenset[str] = frozenset()
+    indexing: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, int | str]:
         """Encode the offset as Spark stores it; `gone` has the forgotten names."""
@@ -39,6 +42,7 @@ class FolderOffset:
             "clock": self.clock_ms,
             "files": json.dumps(files, sort_keys=True, separators=(",", ":")),
             "gone": json.dumps(pack_names(self.forgotten), sort_keys=True, separators=(",", ":")),
+            "indexing": json.dumps(sorted(self.indexing)),
         }
 
     @classmethod
@@ -47,7 +51,8 @@ class FolderOffset:
         return cls(
             int(offset["clock"]),
             {name: tuple(FilePart(*part) for part in parts) for name, parts in files.items()},
-            frozenset(unpack_names(json.loads(str(offset["gone"])))),
+            _names_of(str(offset["gone"])),
+            frozenset(json.loads(str(offset["indexing"]))),
         )
 
     def arrivals(self) -> list[tuple[int, list[tuple[str, int]]]]:
@@ -57,6 +62,11 @@ class FolderOffset:
             for number, part in enumerate(self.files[name]):
                 by_time.setdefault(part.arrived_ms, []).append((name, number))
         return sorted(by_time.items())
+
+
+@functools.lru_cache(maxsize=4)  # Spark hands the same offsets over several times in a batch
+def _names_of(packed: str) -> frozenset[str]:
+    return frozenset(unpack_names(json.loads(packed)))
 
 
 def pack_names(names: Iterable[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from polymux.spark.datasource.stream_reader import (
     AllTablesSource,
     TaskReport,
 )
+from polymux.spark.runtime.run_counters import run_counters
 from polymux.spark.streaming.open_sessions import SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
 
@@ -118,6 +119,7 @@ def start_following(
         options = {
             **settings,
             "staging": str(tables.staging),
+            "indexFolder": str(tables.index_folder),
             "maxBytesPerTrigger": str(max_bytes_per_trigger),
             "keys": json.dumps([os.path.abspath(name) for name in keys]),
             "maxTasks": str(TASKS_PER_CORE * spark.sparkContext.defaultParallelism),
@@ -147,6 +149,11 @@ def _start_query(
     def publish(rows: DataFrame, batch: int) -> None:
         reports = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
         tables.publish(batch, reports)
+        counters = run_counters(spark)
+        for report in reports:
+            counters.add(counts_of(report))
+        with suppress(Exception):  # its Java may be gone; the batch is published all the same
+            counters.copy_to_metrics()
         if on_batch is not None:
             on_batch(merge_reports(batch, reports))
 
@@ -177,6 +184,22 @@ def _close_after(query: StreamingQuery) -> None:
     with suppress(Exception):  # its Java may be gone
         query.awaitTermination()
     _release_ended()
+
+
+def counts_of(report: TaskReport) -> dict[str, int]:
+    """Return what a task of a micro-batch adds to the counters of the application.
+
+    A data source's tasks have no accumulators, so that the driver adds what they have reported.
+    What the index of new files read is not counted.
+    """
+    return {
+        "input_bytes": report.read_bytes,
+        "output_rows": report.rows,
+        "output_bytes": report.written_bytes,
+        "sessions": report.sessions,
+        "frames": report.frames,
+        "violations": report.violations,
+    }
 
 
 def merge_reports(batch_id: int, reports: Sequence[TaskReport]) -> BatchReport:

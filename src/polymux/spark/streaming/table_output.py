@@ -64,6 +64,7 @@ class StreamingTables:
         self.state_folder = self.out / STATE_FOLDER
         self.checkpoint = self.state_folder / "checkpoint"
         self.staging = self.state_folder / "staging"
+        self.index_folder = self.state_folder / "indexes"
         self._rows: dict[tuple[str, int], int] = {}  # of files, by name and size
         self._check(out, settings)
         try:
@@ -82,6 +83,7 @@ class StreamingTables:
         try:
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
+            shutil.rmtree(self.index_folder, ignore_errors=True)
             kept = self.state_folder / "settings.json"
             if not kept.exists():
                 write_atomically(kept, json.dumps(settings, indent=1).encode())
