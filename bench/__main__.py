@@ -14,8 +14,8 @@ PARTS = (
     "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
     "pipeline", "streaming", "collect",
 )  # fmt: skip
-# Companions: mplex and Nerdbank sessions beside raw sockets, beside their peers, and fairness.
-RUN_WITH = {"live": ("live", "pairs", "fairness")}
+# Companions: sessions beside raw sockets, beside their peers, and pings and fairness under load.
+RUN_WITH = {"live": ("live", "pairs", "fairness"), "pairs": ("pairs", "fairness")}
 
 
 def with_companions(names: list[str]) -> list[str]:

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
+# `POLYMUX_BENCH_PROTOCOLS=yamux,mplex`: only these in `pairs` and `fairness`; empty: all.
+CHOSEN_PROTOCOLS = [
+    each for each in os.environ.get("POLYMUX_BENCH_PROTOCOLS", "").split(",") if each
+]
 MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
+
+
+def chosen(protocols: Iterable[str]) -> list[str]:
+    """Those of the protocols that are to be measured."""
+    return [each for each in protocols if not CHOSEN_PROTOCOLS or each in CHOSEN_PROTOCOLS]
 
 
 @dataclass

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from bench import harness
 from bench.alternating_runs import Act
 from tests.interop import node_peer as peers
-from tests.interop.node_peer import Peer
+from tests.interop.node_peer import Peer, PeerFailed
+
+TRIAL_SECONDS = 5.0
 
 
 def missing() -> str | None:
@@ -25,6 +27,7 @@ class NpmPair:
         self.dialer = dialer
         self.acceptor = acceptor
         self.name = f"npm {dialer.script}"
+        self.timeout = 60.0  # seconds for one run
         self.pids: Sequence[int] = (dialer.process.pid, acceptor.process.pid)
 
     def bulk(self, byte_count: int, size: int, streams: int) -> Act:
@@ -32,7 +35,7 @@ class NpmPair:
 
         async def act() -> float:
             reply = await self.dialer.call(
-                "blast", bytes=byte_count, size=size, streams=streams, timeout=60
+                "blast", bytes=byte_count, size=size, streams=streams, timeout=self.timeout
             )
             return float(reply["seconds"])
 
@@ -51,7 +54,9 @@ class NpmPair:
 
     def openings(self, count: int, flight: int) -> Act:
         async def act() -> float:
-            reply = await self.dialer.call("openclose", count=count, in_flight=flight, timeout=60)
+            reply = await self.dialer.call(
+                "openclose", count=count, in_flight=flight, timeout=self.timeout
+            )
             return float(reply["seconds"])
 
         return act
@@ -69,6 +74,14 @@ class NpmPair:
             if busy is not None:
                 await dialer.result(busy, timeout=60)
             return found
+        if dialer.script == "libp2p-yamux":  # the protocol's own pings
+            busy = dialer.begin("blast", bytes=load, size=65536) if load else None
+            found = []
+            while len(found) < count and not (found and busy is not None and busy.done()):
+                found.append(float((await dialer.call("rtt", timeout=30))["ms"]) / 1000)
+            if busy is not None:
+                await dialer.result(busy, timeout=60)
+            return found
         opened = await dialer.call("open", names=["echo"])
         number = opened["streams"][0]["stream"]
         busy = dialer.begin("blast", bytes=load, size=65536) if load else None
@@ -82,6 +95,21 @@ class NpmPair:
             await dialer.result(busy, timeout=60)
         await dialer.call("end", stream=number)
         return found
+
+
+async def failed_trial(pair: NpmPair) -> str | None:
+    """Why a package cannot do the work that is measured, or None."""
+    pair.timeout = TRIAL_SECONDS
+    trials = {"bulk data": pair.bulk(2_000_000, 65536, 1), "open and close": pair.openings(10, 1)}
+    try:
+        for what, act in trials.items():
+            try:
+                await act()
+            except PeerFailed as problem:
+                return f"{what} fails: {str(problem).split(';')[0]}"
+        return None
+    finally:
+        pair.timeout = 60.0
 
 
 @contextlib.asynccontextmanager

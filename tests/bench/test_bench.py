@@ -71,5 +71,13 @@ def test_the_pure_decoder_reads_what_the_pure_encoder_writes() -> None:
 
 def test_what_belongs_together_is_measured_together_and_once() -> None:
     assert with_companions(["live", "pairs", "kernels"]) == ["live", "pairs", "fairness", "kernels"]
+    assert with_companions(["pairs"]) == ["pairs", "fairness"]
     assert with_companions([]) == []
     assert set(with_companions(list(PARTS))) == set(PARTS)
+
+
+def test_the_protocols_to_measure_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "CHOSEN_PROTOCOLS", ["yamux"])
+    assert harness.chosen(["mplex", "yamux"]) == ["yamux"]
+    monkeypatch.setattr(harness, "CHOSEN_PROTOCOLS", [])
+    assert harness.chosen(["mplex", "yamux"]) == ["mplex", "yamux"]

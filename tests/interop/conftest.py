@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.node_peer import missing_go, require, require_none
+from tests.interop.node_peer import missing_go, missing_python, require, require_none
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,3 +45,9 @@ def node_peers() -> None:
 def go_peers() -> None:
     """The Go peer can be built here."""
     require_none(missing_go())
+
+
+@pytest.fixture(scope="session")
+def python_peers() -> None:
+    """The Python peer can run, its packages are installed."""
+    require_none(missing_python())

@@ -1,4 +1,4 @@
-"""Drive the Node and Go peers of `peers/` from asyncio tests.
+"""Drive the Node, Go and Python peers of `peers/` from asyncio tests.
 
     async with Peer.listen("nerdbank", "--version", "3") as peer:
         ...connect to peer.port...
@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,25 @@ EXIT_CRASH = 70
 LINE_LIMIT = 16 * 1024 * 1024  # a reply that lists a thousand streams is one long line
 PERIOD = 65536
 GO_YAMUX = "go-yamux"
+PY_YAMUX = "py_libp2p_yamux"
 
 Message = dict[str, Any]  # a JSON object: what is in it depends on the command
 
 
 def command_of(script: str) -> list[str]:
-    """The command that starts a peer: a program in Go, or a script of Node."""
+    """The command that starts a peer: a program in Go, or a script of Python or Node."""
     if script == GO_YAMUX:
         return [str(go_program())]
+    if script == PY_YAMUX:
+        return [sys.executable, "-S", str(PEERS / PY_YAMUX / "peer.py")]
     return ["node", str(PEERS / f"{script}.mjs")]
+
+
+def environment_of(script: str) -> dict[str, str] | None:
+    """The environment of a peer; None for that of this process."""
+    if script == PY_YAMUX:
+        return {**os.environ, "PYTHONPATH": str(python_packages())}
+    return None
 
 
 def go_program() -> Path:
@@ -54,6 +65,37 @@ def go_program() -> Path:
                 ["go", "build", "-o", program.name, "."], cwd=folder, env=environment, check=True
             )
     return program
+
+
+def python_packages() -> Path:
+    """Where the packages of the Python peer are, apart from those of the tests."""
+    return PEERS / PY_YAMUX / ".packages"
+
+
+def missing_python() -> str | None:
+    """Why the Python peer cannot run here, or None. Installs its packages once, with pip.
+
+    Test processes that come here at once take turns: the lock is on requirements.txt.
+    """
+    wanted = PEERS / PY_YAMUX / "requirements.txt"
+    folder = python_packages()
+    stamp = folder / f"installed-{sys.version_info[0]}.{sys.version_info[1]}"
+    with wanted.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == wanted.read_text():
+            return None
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        done = subprocess.run(
+            [*command, "--quiet", "--no-deps", "--target", str(folder), "-r", str(wanted)],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+            return f"pip install failed for {PY_YAMUX}: {lines[-1]}"
+        stamp.write_text(wanted.read_text())
+        return None
 
 
 def missing_go() -> str | None:
@@ -141,7 +183,7 @@ def require_none(reason: str | None) -> None:
 
 
 class Peer:
-    """One running Node peer. Made by `listen`, `connect` or `start`, ended by `stop`."""
+    """One running peer. Made by `listen`, `connect` or `start`, ended by `stop`."""
 
     def __init__(self, script: str, process: asyncio.subprocess.Process) -> None:
         self.script = script
@@ -166,6 +208,7 @@ class Peer:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_LIMIT,
+            env=environment_of(script),
         )
         return cls(script, process)
 
@@ -217,6 +260,7 @@ class Peer:
         try:
             answer = await asyncio.wait_for(asyncio.shield(reply), timeout)
         except TimeoutError:
+            reply.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise PeerFailed(f"{self.script}: no reply in {timeout} s; {self._last()}") from None
         if not answer["ok"]:
             raise PeerFailed(f"{self.script}: {answer['do']}: {answer['error']}")

@@ -1,4 +1,5 @@
-"""polymux interoperates over yamux with Go's hashicorp/yamux and npm `@libp2p/yamux`, both roles.
+"""polymux interoperates over yamux with Go's hashicorp/yamux, npm `@libp2p/yamux`, npm `yamux-js`
+and PyPI `libp2p`, in both roles.
 
 Each connection is recorded, and what the analysis says of the recording is compared with what the
 peer counted. What a peer is known to do wrong is expected of it, with the reason.
@@ -17,15 +18,15 @@ from typing import Any
 
 import pytest
 from tests.analysis.recorded_conversation import analyse
-from tests.interop.node_peer import GO_YAMUX, Peer, PeerFailed, digest, raw_bytes
+from tests.interop.node_peer import GO_YAMUX, PY_YAMUX, Peer, PeerFailed, digest, raw_bytes
 from tests.interop.npm_session import Talk, echoed, echoing, same
 
 import polymux
-from polymux import Limits, YamuxSession
+from polymux import Limits, Timeouts, YamuxSession
 from polymux.capture import PcapngWriter
 from polymux.record import Recorder
 
-pytestmark = pytest.mark.usefixtures("node_peers", "go_peers")
+pytestmark = pytest.mark.usefixtures("node_peers", "go_peers", "python_peers")
 
 SOAK = "POLYMUX_SOAK" in os.environ
 MEBIBYTE = 1024 * 1024
@@ -33,9 +34,17 @@ BULK = 64 * MEBIBYTE if SOAK else 3 * MEBIBYTE
 MANY = 1000 if SOAK else 300
 JS = "libp2p-yamux"
 YAMUX_JS = "yamux-js"
-DIALECTS = {GO_YAMUX: "hashicorp", YAMUX_JS: "hashicorp", JS: "libp2p"}
+DIALECTS = {GO_YAMUX: "hashicorp", YAMUX_JS: "hashicorp", JS: "libp2p", PY_YAMUX: "libp2p"}
 WIDE = Limits(max_streams=2000, accept_backlog=2000)
-CELLS = [(script, role) for script in (GO_YAMUX, JS) for role in ("dialer", "acceptor")]
+ROLES = ("dialer", "acceptor")
+CELLS = [(script, role) for script in (GO_YAMUX, JS, PY_YAMUX) for role in ROLES]
+# Arguments that make a peer ping soon; PyPI libp2p does so half a second after its start.
+KEEPALIVE = {
+    GO_YAMUX: ("--keepalive", "200"),
+    JS: ("--options", '{"keepAliveInterval": 200}'),
+    YAMUX_JS: ("--options", '{"enableKeepAlive": true, "keepAliveInterval": 0.2}'),
+    PY_YAMUX: (),
+}
 
 
 @dataclass
@@ -46,7 +55,7 @@ class Cell:
     role: str
     talk: Talk
     path: Path
-    counted: dict[int, int] = field(default_factory=dict)  # by id: bytes the peer received
+    counted: dict[int, int] = field(default_factory=dict)  # by id: bytes the peer got and returned
 
     @property
     def session(self) -> YamuxSession:
@@ -62,17 +71,24 @@ class Cell:
 
 
 @contextlib.asynccontextmanager
-async def connected(script: str, role: str, path: Path) -> AsyncIterator[Cell]:
+async def connected(
+    script: str,
+    role: str,
+    path: Path,
+    arguments: tuple[str, ...] = (),
+    timeouts: Timeouts | None = None,
+) -> AsyncIterator[Cell]:
     protocol = f"yamux:dialect={DIALECTS[script]}"
     with PcapngWriter(str(path)) as sink:
         recorder = Recorder(sink)
         if role == "dialer":
             async with (
-                Peer.listen(script) as peer,
+                Peer.listen(script, *arguments) as peer,
                 polymux.connect(
                     f"tcp://127.0.0.1:{peer.port}",
                     protocol=protocol,
                     limits=WIDE,
+                    timeouts=timeouts,
                     recorder=recorder,
                 ) as session,
             ):
@@ -87,9 +103,14 @@ async def connected(script: str, role: str, path: Path) -> AsyncIterator[Cell]:
 
         async with (
             polymux.serve(
-                keep, "tcp://127.0.0.1:0", protocol=protocol, limits=WIDE, recorder=recorder
+                keep,
+                "tcp://127.0.0.1:0",
+                protocol=protocol,
+                limits=WIDE,
+                timeouts=timeouts,
+                recorder=recorder,
             ) as server,
-            Peer.connect(script, server.port) as peer,
+            Peer.connect(script, server.port, *arguments) as peer,
         ):
             session = await arrived
             await peer.event("session")
@@ -102,6 +123,7 @@ def shared(
     runner: asyncio.Runner,
     node_peers: None,
     go_peers: None,
+    python_peers: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cell]:
     """One connection for all tests of a peer and role; its recording is checked at the end."""
@@ -131,10 +153,11 @@ def check_recording(cell: Cell) -> None:
     assert summary.protocol == "yamux"
     findings = [row for row in found.rows("violations") if row["severity"] != "note"]
     assert findings == []
-    ours = "dialer" if cell.role == "dialer" else "acceptor"
-    sent = {row["stream_id"]: row[f"bytes_{ours}"] for row in found.rows("streams")}
+    streams = {row["stream_id"]: row for row in found.rows("streams")}
     assert cell.counted
-    assert {number: sent[number] for number in cell.counted} == cell.counted
+    for side in ROLES:  # every stream that was noted is an echo: as much each way
+        sent = {number: streams[number][f"bytes_{side}"] for number in cell.counted}
+        assert sent == cell.counted, side
     assert summary.balanced
 
 
@@ -184,6 +207,8 @@ async def test_hundreds_of_streams_of_both_sides(cell: Cell) -> None:
     async with echoing(cell.session):
         reply = await cell.peer.call("exchange", count=MANY, size=500, timeout=30)
     assert same(reply["results"], 500)
+    for status in reply["results"]:
+        cell.note(status)
 
 
 async def test_the_peers_answer_comes_after_our_half_close(cell: Cell) -> None:
@@ -252,14 +277,14 @@ async def test_pings_are_answered_both_ways(cell: Cell) -> None:
     assert 0 <= (await cell.peer.call("rtt"))["ms"] < 5000
 
 
-@pytest.mark.parametrize("script", [GO_YAMUX, JS])
+@pytest.mark.parametrize("script", [GO_YAMUX, JS, PY_YAMUX])
 async def test_the_peers_go_away_ends_openings_here(script: str, tmp_path: Path) -> None:
     async with connected(script, "dialer", tmp_path / "talk.pcapng") as cell:
         stream = await cell.session.open()
         await stream.send(b"x")
         assert await stream.receive() == b"x"
-        if script == JS:
-            await stream.end()  # it ends its streams before it goes away
+        if script != GO_YAMUX:
+            await stream.end()  # it closes the connection when it goes away
             await stream.receive()
         await cell.peer.call("goaway")
         if script == GO_YAMUX:
@@ -284,6 +309,54 @@ async def test_our_go_away_ends_openings_of_go(tmp_path: Path) -> None:
             await cell.peer.call("open")
         await cell.peer.call("send", stream=opened["stream"], text="old ones live")
         assert await stream.receive() == b"old ones live"
+
+
+async def test_our_go_away_ends_openings_of_npm_libp2p(tmp_path: Path) -> None:
+    async with connected(JS, "dialer", tmp_path / "talk.pcapng") as cell:
+        assert await echoed(cell.session, "", b"before") == b"before"
+        cell.session.go_away()
+        with pytest.raises(PeerFailed, match="closed"):
+            await open_again_and_again(cell.peer)
+        cell.session.abort()
+
+
+async def open_again_and_again(peer: Peer) -> None:
+    """The first openings may come before the peer has read our frame."""
+    for _ in range(500):
+        await peer.call("open", names=[""])
+
+
+async def test_our_go_away_ends_the_connection_of_pypi_libp2p(tmp_path: Path) -> None:
+    async with connected(PY_YAMUX, "dialer", tmp_path / "talk.pcapng") as cell:
+        assert await echoed(cell.session, "", b"before") == b"before"
+        cell.session.go_away()
+        async with asyncio.timeout(30):
+            await cell.session.wait_closed()
+
+
+@pytest.mark.parametrize("pinger", ["polymux", "peer"])
+@pytest.mark.parametrize("script", [GO_YAMUX, JS, YAMUX_JS, PY_YAMUX])
+async def test_the_keepalive_of_either_side_is_answered(
+    script: str, pinger: str, tmp_path: Path
+) -> None:
+    """A side that hears nothing pings."""
+    path = tmp_path / "talk.pcapng"
+    ours = pinger == "polymux"
+    timeouts = Timeouts(keepalive_interval=0.2) if ours else None
+    arguments = () if ours else KEEPALIVE[script]
+    async with connected(script, "dialer", path, arguments, timeouts) as cell:
+        pings = cell.session.protocol.pings
+        async with asyncio.timeout(30):
+            while pings.shortest[0 if ours else 1] < 0:  # its ping, and then the answer
+                await asyncio.sleep(0.02)
+        await cell.session.ping()  # the session lives, and what was answered is written
+        cell.session.abort()
+    found = analyse(str(path))
+    assert [row for row in found.rows("violations") if row["severity"] != "note"] == []
+    asking, answering = ROLES if ours else tuple(reversed(ROLES))
+    kinds = [(row["sender"], row["kind"]) for row in found.rows("frames")]
+    assert (asking, "Ping") in kinds
+    assert (answering, "Pong") in kinds
 
 
 async def test_go_is_not_overrun_by_openings_that_it_does_not_accept_at_once(
@@ -319,6 +392,28 @@ async def test_small_messages_pass_to_and_from_yamux_js(role: str, tmp_path: Pat
         theirs = (await cell.peer.call("open", names=[""]))["streams"][0]
         await cell.peer.call("send", stream=theirs["stream"], text="from the peer")
         assert await (await cell.session.accept()).receive() == b"from the peer"
+        counted = (await cell.peer.call("streams"))["streams"]
         cell.session.abort()
     found = analyse(str(path))
     assert [row for row in found.rows("violations") if row["severity"] != "note"] == []
+    theirs = "acceptor" if role == "dialer" else "dialer"
+    for status in counted:  # what it got, and what it has sent
+        (row,) = [row for row in found.rows("streams") if row["stream_id"] == status["id"]]
+        assert row[f"bytes_{role}"] == status["received"]
+        assert row[f"bytes_{theirs}"] == status["sent"]
+    assert sorted(status["received"] for status in counted) == [0, 45]
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_yamux_js_loses_a_frame_that_it_reads_in_two_parts(role: str, tmp_path: Path) -> None:
+    """So no amount of data that is larger than one read of Node comes back complete."""
+    async with connected(YAMUX_JS, role, tmp_path / "talk.pcapng") as cell:
+        stream = await cell.session.open()
+        # One write, in which no frame ends where a read of 64 KiB does:
+        stream.send_nowait(raw_bytes(1, 100))
+        stream.send_nowait(raw_bytes(1, 80_000))
+        with pytest.raises((TimeoutError, polymux.PolymuxError)):
+            await asyncio.wait_for(stream.readexactly(80_100), 1)
+        (status,) = (await cell.peer.call("streams"))["streams"]
+        assert status["received"] < 80_100
+        cell.session.abort()

@@ -283,6 +283,7 @@ class Endpoint:
             self.websocket.queue_ping()
             return 0
         value = self.protocol.request_ping(self.side)
+        self.receive_queue.expected_control += 1  # its answer is no flood
         self._queue_replies(False)
         return value
 

@@ -89,6 +89,35 @@ async def test_a_ping_returns_the_round_trip() -> None:
         assert near.round_trip is not None
 
 
+async def test_answers_to_our_own_pings_are_no_flood() -> None:
+    near_limits = Limits(empty_frame_burst=5, empty_frame_rate=0)
+    async with polymux.yamux.serve(stay, "tcp://127.0.0.1:0") as server:
+        url = f"tcp://127.0.0.1:{server.port}"
+        async with polymux.connect(url, protocol="yamux", limits=near_limits) as session:
+            assert isinstance(session, YamuxSession)
+            for _ in range(50):
+                await session.ping()
+            assert session.endpoint.counters.hits == {}
+
+
+async def stay(session: polymux.Session) -> None:
+    await session.wait_closed()
+
+
+async def test_a_cancelled_ping_leaves_the_session_usable() -> None:
+    async with raw_peer() as (session, reader, writer):
+        ping = asyncio.create_task(session.ping())
+        asked = await reader.readexactly(12)
+        ping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ping
+        again = asyncio.create_task(session.ping())
+        await reader.readexactly(12)
+        for value in (asked[-1], asked[-1] + 1):
+            writer.write(words.yamux(words.YAMUX_PING, 2, 0, value))
+        assert 0 <= await again < 60
+
+
 async def test_a_ping_that_is_never_answered_ends_with_the_session() -> None:
     async with raw_peer() as (session, _, writer):
         ping = asyncio.create_task(session.ping())

@@ -118,7 +118,12 @@ def test_credit_returns_with_half_a_window_and_the_round_trip_is_then_measured()
 
 
 def grow(
-    near: Endpoint, far: Endpoint, stream: StreamState, seconds: float, pause: float = 0.0
+    near: Endpoint,
+    far: Endpoint,
+    stream: StreamState,
+    seconds: float,
+    pause: float = 0.0,
+    round_trip: float = 10 * MS,
 ) -> list[int]:
     """Use up four windows, each returned in `seconds` after a pause; the windows in KiB after."""
     theirs = far.protocol.streams.find(stream.key)
@@ -128,8 +133,8 @@ def grow(
     protocol = yamux_of(far)
     protocol.request_ping(1)
     far.now = int(now * 1e9)
-    near.receive(far.data_to_send(), now + 5 * MS)
-    far.receive(near.data_to_send(), now + 10 * MS)
+    near.receive(far.data_to_send(), now + round_trip / 2)
+    far.receive(near.data_to_send(), now + round_trip)
     for _ in range(4):
         now += pause
         window = protocol.target_window(1, theirs)
@@ -149,6 +154,19 @@ def test_a_window_that_returns_within_four_round_trips_doubles_up_to_its_limit()
     assert grow(near, far, stream, 20 * MS) == [512, 1024, 1024, 1024]
     half = stream.half(0)
     assert half.credit_granted - half.credit_spent == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "windows"),
+    [
+        (1 * MS, [512, 1024, 1220, 1220]),
+        (0.5 * MS, [512, 610, 610, 610]),
+        (0.1 * MS, [256, 256, 256, 256]),
+    ],
+)
+def test_a_window_grows_no_further_than_10_gbit_need(round_trip: float, windows: list[int]) -> None:
+    near, far, stream = opened_pair(receive_window=INITIAL_WINDOW, max_receive_window=1 << 24)
+    assert grow(near, far, stream, round_trip, round_trip=round_trip) == windows
 
 
 def test_a_window_that_returns_slowly_does_not_grow() -> None:

@@ -4,11 +4,10 @@ A stream is usable as soon as it was opened. The ACK tells the opener that the a
 it, and at most `MAX_UNACKNOWLEDGED` streams wait for theirs: a peer resets those beyond.
 """
 
-import asyncio
-
 from polymux.aio.arguments import check_stream_window
 from polymux.aio.errors import copy_of
 from polymux.aio.session.session import Session
+from polymux.aio.session.wakeups import Waiter
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import (
@@ -28,6 +27,28 @@ PROTOCOL_ERROR = 1
 INTERNAL_ERROR = 2
 
 
+class PendingPing:
+    """A ping of this side, and the task that waits for its answer."""
+
+    __slots__ = ("began", "problem", "round_trip", "waiter")
+
+    def __init__(self, began: float, waiter: Waiter) -> None:
+        self.began = began
+        self.waiter = waiter
+        self.round_trip: float | None = None  # in seconds
+        self.problem: SessionClosed | None = None  # why there will be no answer
+
+    def end(self, now: float) -> None:
+        """The answer has come."""
+        self.round_trip = now - self.began
+        self.waiter.wake()
+
+    def fail(self, problem: SessionClosed) -> None:
+        """The session has ended. An answer that came before still counts."""
+        self.problem = problem
+        self.waiter.wake()
+
+
 class YamuxSession(Session):
     """A session of yamux streams.
 
@@ -45,7 +66,7 @@ class YamuxSession(Session):
         assert isinstance(endpoint.protocol, Yamux)  # the session factory pairs the two
         self.protocol: Yamux = endpoint.protocol
         self.open_allowance.max_unaccepted = MAX_UNACKNOWLEDGED
-        self._pings: dict[int, tuple[float, asyncio.Future[float]]] = {}  # by value: when it began
+        self._pings: dict[int, PendingPing] = {}  # by value
 
     async def accept(self, *, window: int = 0) -> Stream:
         """Wait for the next stream that the peer opens, and acknowledge it.
@@ -72,13 +93,19 @@ class YamuxSession(Session):
         """
         self.check_open()
         value = self.endpoint.queue_ping()
-        answer: asyncio.Future[float] = self.loop.create_future()
-        self._pings[value] = self.loop.time(), answer
+        ping = self._pings[value] = PendingPing(self.loop.time(), Waiter(self.wakeup_queue))
+        self.socket_writer.set_prompt(True)
         self.flush()
         try:
-            return await answer
+            while ping.round_trip is None and ping.problem is None:
+                await ping.waiter
         finally:
             self._pings.pop(value, None)
+            self.socket_writer.set_prompt(len(self._pings) > 0)
+        if ping.round_trip is None:
+            assert ping.problem is not None  # the loop above has ended
+            raise copy_of(ping.problem)
+        return ping.round_trip
 
     @property
     def round_trip(self) -> float | None:
@@ -133,9 +160,7 @@ class YamuxSession(Session):
 
     def _on_session_frame(self, event: Control) -> None:
         if event.kind == PONG and event.amount in self._pings:
-            began, answer = self._pings[event.amount]
-            if not answer.done():
-                answer.set_result(self.loop.time() - began)
+            self._pings[event.amount].end(self.loop.time())
         elif event.kind >= GO_AWAY:
             self.open_allowance.close()  # callers that wait to open find out
 
@@ -162,10 +187,8 @@ class YamuxSession(Session):
         return True
 
     def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
-        for _, answer in self._pings.values():
-            if not answer.done():
-                answer.set_exception(copy_of(problem))
-        self._pings.clear()
+        for ping in self._pings.values():
+            ping.fail(problem)
         super()._end_receiving(problem, can_reply)
 
 

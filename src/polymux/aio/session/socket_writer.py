@@ -26,6 +26,7 @@ from polymux.core.endpoint import Endpoint
 WRITE_HIGH_WATER_BYTES: Final[i64] = 262144
 MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # worth a system call of their own
 SENDER_QUOTA_BYTES: Final[i64] = 1048576  # a lone sender may send before it yields to the loop
+PROMPT_QUOTA_BYTES: Final[i64] = 131072  # the same while an answer is awaited that is being timed
 MIN_WRITEV_BYTES: Final[i64] = 65536  # from here on joining the chunks costs more than `writev`
 WRITEV_BATCH_BYTES: Final[i64] = 131072  # per `writev`: the peer reads one batch during the next
 MAX_WRITEV_BUFFERS: Final[i64] = 512  # per `writev`; below IOV_MAX of every system
@@ -66,6 +67,7 @@ class SocketWriter:
         self.senders_waiting = False  # for room in the send buffers
         self.bytes_sent: i64 = 0  # handed to the transport
         self.bytes_since_yield: i64 = 0  # of these, since the last event-loop iteration
+        self.sender_quota: i64 = SENDER_QUOTA_BYTES
         self.streams_changed: i64 = 0  # opened or closed since the last write
 
     # Scheduling
@@ -125,7 +127,7 @@ class SocketWriter:
 
     def flush_for_sender(self) -> bool:
         """Write at once for a sender that would have to wait. Return False if it has to wait."""
-        if self.blocked or self.senders_waiting or self.bytes_since_yield >= SENDER_QUOTA_BYTES:
+        if self.blocked or self.senders_waiting or self.bytes_since_yield >= self.sender_quota:
             return False
         if self.endpoint.scheduler.ready_bytes < MIN_IMMEDIATE_WRITE_BYTES:
             return False  # the sender waits for credit, not for room
@@ -136,7 +138,11 @@ class SocketWriter:
 
     def quota_used(self) -> bool:
         """Return whether a lone sender has to yield to the event loop."""
-        return self.bytes_since_yield >= SENDER_QUOTA_BYTES
+        return self.bytes_since_yield >= self.sender_quota
+
+    def set_prompt(self, prompt: bool) -> None:
+        """While `prompt`, let the event loop run after less sent data, so that it reads sooner."""
+        self.sender_quota = PROMPT_QUOTA_BYTES if prompt else SENDER_QUOTA_BYTES
 
     def write(self) -> None:
         """Encode up to WRITE_HIGH_WATER_BYTES of what is sendable and hand it to the transport."""

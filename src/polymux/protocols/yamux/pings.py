@@ -13,7 +13,6 @@ from mypy_extensions import i64
 from polymux.core.rules import PendingReply
 from polymux.protocols.yamux.rules import PING_UNANSWERED, PONG
 
-UNMEASURED: Final[i64] = -1
 REPEAT_STEP: Final = 256  # between the reply kinds of pings with one value: above any kind
 
 Replies = dict[tuple[int, int, int], PendingReply]
@@ -89,7 +88,7 @@ class Pings:
         return oldest.request_index
 
     def round_trip_ns(self) -> i64:
-        """The shortest round trip between the two sides, or UNMEASURED.
+        """The shortest round trip between the two sides; -1: none was measured.
 
         A ping passes an observer between the sides twice, so that one side's pings measure only the
         part of the way behind the observer: where both sides ping, the sum of both parts is taken.

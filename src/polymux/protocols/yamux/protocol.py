@@ -91,6 +91,9 @@ SESSION_HEADER_BITS: Final[i64] = 40
 MAX_PLAUSIBLE_ID: Final[i64] = 0xFFFFFFF
 SYN_ACK: Final[i64] = SYN | ACK
 GROWTH_ROUND_TRIPS: Final[i64] = 4  # a window returned faster than this was too small
+# A window does not grow beyond what this rate needs: where both sides are as fast as the network
+# between them, the round trip under load is mostly the window itself, waiting to be read.
+GROWTH_BYTES_PER_US: Final = 1250  # 10 Gbit/s
 
 # Credit that waits at the reader is missing in flight: far from the peer little may wait.
 FAR_NS: Final[i64] = 2_000_000  # a round trip from which on the peer is far
@@ -701,7 +704,8 @@ class Yamux(Protocol):
     def window_growth(self, side: i64, stream: StreamState, returned: int, now: i64) -> int:
         """Double a window that was used up and returned as a whole within four round trips.
 
-        The round trip is measured with a ping when the first credit is returned.
+        The round trip is measured with a ping when the first credit is returned. A window grows at
+        most to what 10 Gbit/s need over that round trip.
         """
         buffers = stream.buffers
         if buffers is None:
@@ -723,6 +727,7 @@ class Yamux(Protocol):
         buffers.epoch_credit = 0
         if round_trip < 0 or taken > round_trip * GROWTH_ROUND_TRIPS:
             return 0
+        room = min(room, round_trip // 1000 * GROWTH_BYTES_PER_US - window)
         grown = 0
         total = 0
         for other in self.streams.slots:

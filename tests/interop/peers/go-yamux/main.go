@@ -286,8 +286,10 @@ func obey(c command) (map[string]interface{}, error) {
 func main() {
 	listen := flag.Int("listen", -1, "port to listen on")
 	connect := flag.Int("connect", -1, "port to connect to")
+	keepalive := flag.Int("keepalive", 30000, "milliseconds between pings")
 	flag.Parse()
 	config := yamux.DefaultConfig()
+	config.KeepAliveInterval = time.Duration(*keepalive) * time.Millisecond
 	config.LogOutput = os.Stderr
 	var conn net.Conn
 	if *listen >= 0 {
