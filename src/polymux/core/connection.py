@@ -653,6 +653,9 @@ class Connection:
         frame_index = self.protocol.causality.frames_sent(d.side)
         stream: StreamState | None = None
         frame_offset = offset
+        if self.layout is not None and not d.in_payload:
+            d.join_buffered()
+            self.layout.incomplete(d.side, d.offset, d.pending)
         if d.in_payload:  # a frame that will never be complete
             d.undecoded_bytes += d.frame_bytes_seen
             d.in_payload = False

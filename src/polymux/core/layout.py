@@ -42,6 +42,10 @@ class LayoutSink:
         """
         return
 
+    def incomplete(self, side: i64, offset: i64, data: bytes) -> None:
+        """`data`, at `offset`, begins a frame that will not be complete; it may be empty."""
+        return
+
     def undecodable(self, side: i64, offset: i64, available: i64, violation_mask: i64) -> None:
         """No frame can be decoded at `offset`, where `available` bytes have arrived."""
         return

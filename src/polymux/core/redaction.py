@@ -72,15 +72,24 @@ class Redaction:
         payload: FULL keeps content, HEAD its first `head_bytes` in each frame, HASH replaces it by
             filler that depends on it, NONE by the same filler everywhere.
         head_bytes: for HEAD.
-        hash_names: replace the names of streams as HASH does content.
+        hash_names: replace the names of streams as HASH does content. Names are always hashed
+            where the start of a frame had to be searched for: they may be content.
         key: random bytes, as long as SHA-256.
+        strict: keep no headers of a direction after bytes of it were missing and the start of a
+            frame had to be searched for. A start that was found by mistake would keep content as
+            its header.
 
     Raises:
         ValueError: an argument is out of range.
     """
 
     def __init__(
-        self, payload: str, key: bytes, head_bytes: int = 0, hash_names: bool = False
+        self,
+        payload: str,
+        key: bytes,
+        head_bytes: int = 0,
+        hash_names: bool = False,
+        strict: bool = False,
     ) -> None:
         if payload not in (FULL, HEAD, HASH, NONE):
             raise ValueError(f"{payload!r} is not full, head:N, hash or none")
@@ -90,14 +99,15 @@ class Redaction:
         self.head_bytes = head_bytes
         self.hash_names = hash_names
         self.key = key
+        self.strict = strict
 
     def __str__(self) -> str:
         form = f"head:{self.head_bytes}" if self.payload == HEAD else self.payload
         return f"payload {form}, names {'hashed' if self.hash_names else 'kept'}"
 
-    def name(self, name: bytes) -> bytes:
-        """What replaces a stream's name."""
-        if not self.hash_names:
+    def name(self, name: bytes, certain: bool) -> bytes:
+        """What replaces a stream's name; `certain`: it is a name beyond doubt."""
+        if certain and not self.hash_names:
             return name
         digest = hmac.new(self.key, b"name\0" + name, hashlib.sha256)
         text = hash_text(digest.digest(), len(name))
@@ -213,6 +223,7 @@ class RedactedSide:
         self.received = 0  # position after the last byte or gap
         self.held: list[HeldBytes] = []
         self.spans: list[Span] = []  # ascending unless `unsorted`, from the first held byte on
+        self.searched = False  # the start of the current frame, or one before it, was searched for
         self.unsorted = False  # headers of WebSocket frames are reported before the messages
         # Payloads of WebSocket frames: position, size, masking key.
         self.payloads: list[tuple[int, int, bytes | None]] = []
@@ -336,6 +347,7 @@ class ConversationRedactor(LayoutSink):
         self.prefix_left = [prefix_bytes[0], prefix_bytes[1]]
         self.ready: list[RedactedBytes] = []
         self.head_done = False  # the HTTP heads of an upgrade were rewritten, or there is none
+        self.searched = False  # frames were found by searching for their start
         self.unlike_headers = 0  # undecodable ones that were replaced by bytes of another kind
         observer.protocol.streams.keep_removed = False
         observer.connection.layout = self
@@ -370,6 +382,10 @@ class ConversationRedactor(LayoutSink):
         self.ready = []
         return ready
 
+    def holds_bytes(self, side: i64) -> bool:
+        """Whether bytes of a side are not decided yet."""
+        return len(self.sides[side].held) > 0
+
     @property
     def blanked_bytes(self) -> int:
         """Bytes that were replaced because no frame was decoded there."""
@@ -388,7 +404,10 @@ class ConversationRedactor(LayoutSink):
                     position = self.position(own.side, decoder.offset)
                     own.add_span(position - size, position)
             else:
-                self.keep_incomplete_frame(own)
+                d = self.observer.connection.direction(own.side)
+                d.join_buffered()
+                if not d.decoding_stopped and not d.in_payload:
+                    self.incomplete(own.side, d.offset, d.pending)
         if websocket is not None and websocket.state == UPGRADING:
             self.rewrite_heads()
         for own in self.sides:
@@ -447,34 +466,6 @@ class ConversationRedactor(LayoutSink):
                 new = redacted_head(head, not self.redaction.hash_names)
             own.spans.insert(0, Span(start, start + len(head), new))
 
-    def keep_incomplete_frame(self, own: RedactedSide) -> None:
-        """Keep what is needed of the frame with which a side ends, so that it stays incomplete."""
-        observer = self.observer
-        d = observer.connection.direction(own.side)
-        d.join_buffered()
-        data = d.pending
-        if d.decoding_stopped or d.in_payload or len(data) == 0:
-            return
-        position = self.position(own.side, d.offset)
-        p = observer.protocol
-        head = observer.connection.head
-        start = p.decode_header(own.side, data, 0, len(data), head)
-        if start >= 0:
-            self.report_frame(own, position, data, 0, start, head, False)
-            return
-        if start != INCOMPLETE:
-            return
-        for begin in INCOMPLETE_HEADERS:
-            new = begin * len(data)
-            if p.decode_header(own.side, new, 0, len(new), head) == INCOMPLETE:
-                own.add_span(position, position + len(data), new)
-                return
-        found = p.trailer_structure(data, 0, len(data))
-        if len(found) == 0 and len(data) < MAX_KEPT_HEADER_BYTES:
-            found = [(0, len(data))]  # a frame begins here, so it is a header
-        for first, last in found:
-            own.add_span(position + first, position + last)
-
     # LayoutSink
 
     def frame(
@@ -489,11 +480,16 @@ class ConversationRedactor(LayoutSink):
     ) -> None:
         own = self.sides[side]
         position = self.position(side, offset)
+        own.searched = self.observer.connection.direction(side).frames_missing
+        if own.searched:
+            self.searched = True
+            if self.redaction.strict:
+                return
         websocket = self.observer.websocket
         if websocket is None or websocket.state != FRAMES:
             self.report_frame(own, position, data, pos, start, head, complete)
             return
-        new = self.redacted_message(data, start, head)
+        new = self.redacted_message(own, data, start, head)
         own.unsorted = True
         done = 0
         for at, size, key in own.message_payloads(position, len(data)):
@@ -527,13 +523,16 @@ class ConversationRedactor(LayoutSink):
             if end - start > head.payload_size:
                 end = start + head.payload_size
             if complete or head.payload_size <= p.max_control_bytes:
-                own.add_span(at, at + int(end - start), self.redacted_body(data, start, end, head))
+                body = self.redacted_body(own, data, start, end, head)
+                own.add_span(at, at + len(body), body)
         if complete and head.trailer_size > 0:
             begin = start + head.payload_size
             for one, other in p.trailer_structure(data, begin, begin + head.trailer_size):
                 own.add_span(position + one - first, position + other - first)
 
-    def redacted_body(self, data: bytes, start: i64, end: i64, head: FrameHeader) -> bytes:
+    def redacted_body(
+        self, own: RedactedSide, data: bytes, start: i64, end: i64, head: FrameHeader
+    ) -> bytes:
         """What replaces data[start:end], the payload of a frame that is not content."""
         p = self.observer.protocol
         begin = int(start)
@@ -548,7 +547,7 @@ class ConversationRedactor(LayoutSink):
                 new[:] = BLANK * len(body)
             text = body[text_at : text_at + text_size]
             if p.effects[head.kind] == OPENS:
-                text = self.redaction.name(text)
+                text = self.redaction.name(text, not own.searched)
             else:
                 text = self.redaction.text(text)
             new[text_at : text_at + text_size] = text
@@ -556,22 +555,56 @@ class ConversationRedactor(LayoutSink):
             new[first - begin : last - begin] = data[first:last]
         return bytes(new)
 
-    def redacted_message(self, data: bytes, start: i64, head: FrameHeader) -> bytes:
+    def redacted_message(
+        self, own: RedactedSide, data: bytes, start: i64, head: FrameHeader
+    ) -> bytes:
         """What replaces a complete message."""
         if self.observer.protocol.effects[head.kind] == CONTENT:
             body = Content(self.redaction).replace(data[start:])
         else:
-            body = self.redacted_body(data, start, len(data), head)
+            body = self.redacted_body(own, data, start, len(data), head)
         return data[:start] + body
 
     def part(
         self, side: i64, offset: i64, pos: i64, size: i64, structure: list[tuple[int, int]]
     ) -> None:
         own = self.sides[side]
+        if own.searched and self.redaction.strict:
+            return
         position = self.position(side, offset)
         own.spans.append(Span(position, position, None, position + int(size)))
         for first, last in structure:
             own.add_span(position + first - int(pos), position + last - int(pos))
+
+    def incomplete(self, side: i64, offset: i64, data: bytes) -> None:
+        websocket = self.observer.websocket
+        if len(data) == 0 or (websocket is not None and websocket.state == FRAMES):
+            return
+        own = self.sides[side]
+        position = self.position(side, offset)
+        p = self.observer.protocol
+        head = FrameHeader()
+        reason = p.undecodable_reason
+        start = p.decode_header(side, data, 0, len(data), head)
+        if start >= 0:
+            self.report_frame(own, position, data, 0, start, head, False)
+        elif start == INCOMPLETE:
+            self.keep_incomplete(own, position, data)
+        p.undecodable_reason = reason
+
+    def keep_incomplete(self, own: RedactedSide, position: int, data: bytes) -> None:
+        """Keep what is needed of an incomplete header for it to stay one."""
+        p = self.observer.protocol
+        for begin in INCOMPLETE_HEADERS:
+            new = begin * len(data)
+            if p.decode_header(own.side, new, 0, len(new), FrameHeader()) == INCOMPLETE:
+                own.add_span(position, position + len(data), new)
+                return
+        found = p.trailer_structure(data, 0, len(data))
+        if len(found) == 0 and len(data) < MAX_KEPT_HEADER_BYTES:
+            found = [(0, len(data))]  # a frame begins here, so it is a header
+        for first, last in found:
+            own.add_span(position + first, position + last)
 
     def undecodable(self, side: i64, offset: i64, available: i64, violation_mask: i64) -> None:
         websocket = self.observer.websocket

@@ -29,6 +29,7 @@ class RedactedSession:
         protocol: As which it was decoded; None: all its payload is blank.
         tls: Whether that is because it is inside TLS.
         blanked_bytes: In which no frame was decoded.
+        searched: Whether frames were found by searching for their start.
         unlike_headers: Places where decoding stopped and now may stop for another reason.
         hint: A comment that names its protocol, "" if it needs none, and a place in the packet for
             it.
@@ -37,6 +38,7 @@ class RedactedSession:
     protocol: str | None = None
     tls: bool = False
     blanked_bytes: int = 0
+    searched: bool = False
     unlike_headers: int = 0
     hint: tuple[int, str] = (0, "")
 
@@ -82,6 +84,7 @@ def redact_session(
     _write(redactor, spool)
     _write_copies(session, spool)
     result.blanked_bytes = redactor.blanked_bytes
+    result.searched = redactor.searched
     result.unlike_headers = redactor.unlike_headers
     if session.protocol_hint is None and detection.skip_bytes == (0, 0) and first >= 0:
         if "profile=" not in detection.protocol:  # the path of a file

@@ -26,6 +26,12 @@ from polymux.cli.support.peer_io import (
 )
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
+from polymux.cli.support.redaction_options import (
+    make_redaction,
+    names_option,
+    payload_option,
+    redaction_comment,
+)
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.tls_options import (
     allowed_clients,
@@ -118,6 +124,8 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     help="Write the secrets of TLS that ends here to the capture, so that other captures of the "
     "same connections can be opened.",
 )
+@payload_option("full")
+@names_option
 @recording_sensor_option
 @verbose_option
 @click.pass_context
@@ -147,6 +155,8 @@ def record(
     client_key: str | None,
     insecure: bool,
     keep_secrets: bool,
+    payload: tuple[str, int],
+    names: str,
     sensor: str,
     verbose: bool,
 ) -> None:
@@ -159,6 +169,9 @@ def record(
         parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
+    redaction = make_redaction(payload, names)
+    if redaction is not None:
+        check_redaction(protocol, keep_secrets)
     allowed = allowed_clients(allow, [listen], client_ca)
     own = listening_context([listen], cert, key, client_ca, crl)
     check_effect(
@@ -177,6 +190,8 @@ def record(
     note = NOT_VERIFIED_NOTE if insecure else ""
     secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
     comment = recording_comment(sensor)
+    if redaction is not None:
+        comment += f"\n{redaction_comment(redaction)}"
     with queued_output(), open_audit_log(audit) as audit_log:
         if rotate_size or rotate_time:
             publish_partial_captures(out)
@@ -189,7 +204,7 @@ def record(
                 server_hostname=server_name, on_full=on_full, note=note,
                 limits=connection_limits(backlog, clients, per_host),
                 observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
-                allow=allowed, audit=audit_log, secrets=secrets,
+                allow=allowed, audit=audit_log, secrets=secrets, redaction=redaction,
             )  # fmt: skip
             asyncio.run(run_proxy(proxy))
         except BaseException:
@@ -203,6 +218,22 @@ def record(
         lost = print_result(proxy, writer)
     if lost:
         context.exit(EXIT_LIMIT)
+
+
+def check_redaction(protocol: str, keep_secrets: bool) -> None:
+    """Check that content can be left out of a recording.
+
+    Raises:
+        click.UsageError: It cannot.
+    """
+    if not protocol:
+        raise click.UsageError("--payload: name the protocol with --protocol, to find the content")
+    if "preamble" in parse_protocol(protocol).options:
+        raise click.UsageError(
+            "--payload: not behind a preamble; record everything, then use `polymux redact`"
+        )
+    if keep_secrets:
+        raise click.UsageError("--keep-secrets: not with --payload or --names, which hide content")
 
 
 def open_secret_log(

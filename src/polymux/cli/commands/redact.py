@@ -37,6 +37,12 @@ from polymux.core.redaction import Redaction
 @payload_option("none")
 @names_option
 @click.option(
+    "--strict",
+    is_flag=True,
+    help="Keep no headers of a side after bytes of it were not captured and the start of a frame "
+    "had to be searched for.",
+)
+@click.option(
     "--protocol",
     default="auto",
     show_default=True,
@@ -57,6 +63,7 @@ def redact(
     out: str,
     payload: tuple[str, int],
     names: str,
+    strict: bool,
     protocol: str,
     ports: tuple[str, ...],
 ) -> None:
@@ -67,7 +74,7 @@ def redact(
     cannot be decoded, sessions inside TLS included, is replaced as a whole; packets that are not
     TCP, comments, TLS secrets and names of hosts are left out.
     """
-    redaction = make_redaction(payload, names)
+    redaction = make_redaction(payload, names, strict)
     if redaction is None:
         raise click.UsageError("--payload full changes nothing without --names hash")
     request = CaptureRequest((only_capture(capture),), protocol, ports)
@@ -111,6 +118,7 @@ def redact_sessions(
             counts["decoded" if done.protocol else "TLS" if done.tls else "undecoded"] += 1
             counts["blanked"] += done.blanked_bytes
             counts["unlike"] += done.unlike_headers
+            counts["searched"] += done.searched and not redaction.strict
             place, text = done.hint
             if text:
                 hints[place] = text
@@ -132,6 +140,12 @@ def print_result(out: str, counts: Counter[str], packets: int, left_out: int) ->
         lines.append(f"{undecoded} of no known protocol: nothing of the payload is left")
     if counts["blanked"]:
         lines.append(f"{plural(counts['blanked'], 'byte')} in which no frame was decoded: replaced")
+    if counts["searched"]:
+        lines.append(
+            f"{plural(counts['searched'], 'session')} in which frames were searched for, because "
+            "bytes are missing: a few bytes of content may have been taken for a header; --strict "
+            "leaves these headers out"
+        )
     if counts["unlike"]:
         lines.append(
             f"{plural(counts['unlike'], 'place')} where decoding stops: the copy may show another "
