@@ -224,7 +224,9 @@ def test_http_heads_keep_only_what_the_upgrade_depends_on() -> None:
     ping = encode_frame(9, b"topsecret")
     pieces = [(0, request), (1, response), (0, opened), (1, ping), (0, closed)]
     new = redact(create("omnistreams"), pieces, Redaction("none", KEY))
-    assert new[0][1].startswith(b"GET /chatxxxxxxxxxxxxxxxx HTTP/1.1\r\nxxxx: xxxxxxxxxxxxx\r\nUpgrade")
+    assert new[0][1].startswith(
+        b"GET /chatxxxxxxxxxxxxxxxx HTTP/1.1\r\nxxxx: xxxxxxxxxxxxx\r\nUpgrade"
+    )
     assert b"dGhlIHNhbXBsZSBub25jZQ==" in new[0][1]
     assert new[2][1] == opened
     assert new[3][1] == encode_frame(9, b"x" * 9)

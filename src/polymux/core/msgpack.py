@@ -161,7 +161,7 @@ def msgpack_structure(
         left -= 1
         size: i64 = 1
         head: i64 = 1
-        number = code < 0x80 or code >= 0xC0 and (code < 0xC4 or code >= 0xE0)
+        number = code < 0x80 or (code >= 0xC0 and (code < 0xC4 or code >= 0xE0))
         if number:
             pass
         elif code < 0x90:

@@ -174,7 +174,7 @@ class Protocol:
     def part_structure(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> list[tuple[int, int]]:
-        """Ranges of data[pos:end], a part that `decode_part_size` has found, that are no content."""
+        """Ranges of data[pos:end] that are no content; `decode_part_size` has found that part."""
         return []
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import click
 
@@ -80,11 +83,7 @@ def redact(
     request = CaptureRequest((only_capture(capture),), protocol, ports)
     if os.path.lexists(out):
         raise CaptureError("exists already; choose another name", out)
-    try:
-        spool = tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(out)))
-    except OSError as problem:
-        raise CaptureError(f"cannot be written: {problem.strerror}", out) from None
-    with spool:
+    with open_spool(out) as spool:
         payloads = PayloadSpool(spool.fileno())
         counts, hints, code = redact_sessions(request, redaction, payloads)
         edit = RedactedPackets(payloads, redaction_comment(redaction), hints)
@@ -94,6 +93,20 @@ def redact(
         code = EXIT_UNREADABLE
     print_result(out, counts, done.packets, edit.left_out)
     context.exit(code)
+
+
+@contextmanager
+def open_spool(out: str) -> Iterator[IO[bytes]]:
+    """Yield a file without a name, beside the output: it needs as much space as that.
+
+    Raises:
+        CaptureError: There is no such place.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(out))) as file:
+            yield file
+    except OSError as problem:
+        raise CaptureError(f"cannot be written: {problem.strerror}", out) from None
 
 
 def redact_sessions(

@@ -43,9 +43,7 @@ def names_option(command: Callback) -> Callback:
     return add(command)
 
 
-def make_redaction(
-    payload: tuple[str, int], names: str, strict: bool = False
-) -> Redaction | None:
+def make_redaction(payload: tuple[str, int], names: str, strict: bool = False) -> Redaction | None:
     """What the options ask for, with a new random key; None if everything is kept."""
     form, head_bytes = payload
     if form == FULL and names == "keep":
