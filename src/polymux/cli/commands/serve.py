@@ -82,7 +82,8 @@ def serve(
 
     With port 0 a free port is chosen; the address is printed to standard error. A Streamux request
     is answered with its own content (echo) or with an empty reply. A terminal shows lines prefixed
-    with the stream, a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
+    with the stream, and sends what is typed to the stream that /switch chooses, or as the reply to
+    a Streamux request; a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
     manifest.jsonl describes them. What standard output does not take within two seconds is dropped
     and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or SIGHUP.
     """
@@ -132,10 +133,14 @@ def serve(
                 raise click.UsageError(str(problem)) from None
             async with server:
                 warn(f"listening at {server.url}")
+                typing = serve_action.typed
+                reading = asyncio.create_task(typing.run()) if typing is not None else None
                 closed = asyncio.create_task(server.wait_closed())  # stdio: has one session
                 await asyncio.wait(
                     [closed, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
                 )
+                if reading is not None:
+                    reading.cancel()
         if serve_action.failure is not None:
             raise serve_action.failure
 
