@@ -311,6 +311,14 @@ class RedactedSide:
         self.blanked_bytes += len(piece) - known
         return self.content.replace(piece[:known]) + BLANK * (len(piece) - known)
 
+    def forget_payloads(self, until: int) -> None:
+        """Drop payloads before position `until`: their messages were read, or will not be."""
+        count = 0
+        while count < len(self.payloads) and self.payloads[count][0] < until:
+            count += 1
+        if count > 0:
+            self.payloads = self.payloads[count:]
+
     def message_payloads(self, offset: int, size: int) -> list[tuple[int, int, bytes | None]]:
         """Remove and return the payloads of the message of `size` bytes whose header is there."""
         first = 0
@@ -432,7 +440,9 @@ class ConversationRedactor(LayoutSink):
                 self.rewrite_heads()
         for own in self.sides:
             if len(own.held) > 0:
-                own.release(self.decided(own.side), self.ready)
+                decided = self.decided(own.side)
+                own.release(decided, self.ready)
+                own.forget_payloads(decided)
         if len(self.observer.connection.violations) > 0:
             self.observer.take_violations()
 
@@ -630,7 +640,10 @@ class ConversationRedactor(LayoutSink):
                 p.decode_header(side, tried, 0, len(tried), trial) == INVALID
                 and trial.format_violations == violation_mask
             ):
-                found = tried
+                size = 1
+                while p.decode_header(side, tried, 0, size, trial) != INVALID:
+                    size += 1
+                found = tried[:size]
                 break
         p.undecodable_reason = reason
         return found

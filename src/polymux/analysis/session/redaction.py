@@ -86,9 +86,9 @@ def redact_session(
     result.blanked_bytes = redactor.blanked_bytes
     result.searched = redactor.searched
     result.unlike_headers = redactor.unlike_headers
-    if session.protocol_hint is None and detection.skip_bytes == (0, 0) and first >= 0:
-        if "profile=" not in detection.protocol:  # the path of a file
-            result.hint = (first, hint_comment(detection.protocol))
+    nameable = detection.skip_bytes == (0, 0) and "profile=" not in detection.protocol
+    if session.protocol_hint is None and nameable and first >= 0:  # a profile has a path
+        result.hint = (first, hint_comment(detection.protocol))
     return result
 
 

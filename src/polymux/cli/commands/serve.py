@@ -83,9 +83,10 @@ def serve(
     With port 0 a free port is chosen; the address is printed to standard error. A Streamux request
     is answered with its own content (echo) or with an empty reply. A terminal shows lines prefixed
     with the stream, and sends what is typed to the stream that /switch chooses, or as the reply to
-    a Streamux request; a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
-    manifest.jsonl describes them. What standard output does not take within two seconds is dropped
-    and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or SIGHUP.
+    a Streamux request; a pipe receives JSON lines. Saved files are named stream-000001.bin and so
+    on; manifest.jsonl describes them. What standard output does not take within two seconds is
+    dropped and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or
+    SIGHUP.
     """
     for number in stream_ids:
         if number % 2 == 0:
