@@ -40,6 +40,7 @@ from polymux.cli.support.tls_options import (
     listening_tls_options,
 )
 from polymux.core.errors import CaptureError
+from polymux.core.redaction import Redaction
 from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
 from polymux.record.crash_recovery import recover_partial_captures
@@ -169,9 +170,7 @@ def record(
         parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
-    redaction = make_redaction(payload, names)
-    if redaction is not None:
-        check_redaction(protocol, keep_secrets)
+    redaction = requested_redaction(payload, names, protocol, keep_secrets)
     allowed = allowed_clients(allow, [listen], client_ca)
     own = listening_context([listen], cert, key, client_ca, crl)
     check_effect(
@@ -189,15 +188,11 @@ def record(
         click.echo("warning: the upstream's certificate is not verified", err=True)
     note = NOT_VERIFIED_NOTE if insecure else ""
     secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
-    comment = recording_comment(sensor)
-    if redaction is not None:
-        comment += f"\n{redaction_comment(redaction)}"
+    comment = section_comment(sensor, note, redaction)
     with queued_output(), open_audit_log(audit) as audit_log:
         if rotate_size or rotate_time:
             publish_partial_captures(out)
-        writer = open_writer(
-            out, rotate_size, rotate_time, sync, index, f"{note}\n{comment}" if note else comment
-        )
+        writer = open_writer(out, rotate_size, rotate_time, sync, index, comment)
         try:
             proxy = RecordingProxy(
                 listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
@@ -220,12 +215,17 @@ def record(
         context.exit(EXIT_LIMIT)
 
 
-def check_redaction(protocol: str, keep_secrets: bool) -> None:
-    """Check that content can be left out of a recording.
+def requested_redaction(
+    payload: tuple[str, int], names: str, protocol: str, keep_secrets: bool
+) -> Redaction | None:
+    """What is recorded of the content; None for all of it.
 
     Raises:
-        click.UsageError: It cannot.
+        click.UsageError: It cannot be left out of this recording.
     """
+    redaction = make_redaction(payload, names)
+    if redaction is None:
+        return None
     if not protocol:
         raise click.UsageError("--payload: name the protocol with --protocol, to find the content")
     if "preamble" in parse_protocol(protocol).options:
@@ -234,6 +234,15 @@ def check_redaction(protocol: str, keep_secrets: bool) -> None:
         )
     if keep_secrets:
         raise click.UsageError("--keep-secrets: not with --payload or --names, which hide content")
+    return redaction
+
+
+def section_comment(sensor: str, note: str, redaction: Redaction | None) -> str:
+    """The comment of the recording as a whole."""
+    lines = [note, recording_comment(sensor)]
+    if redaction is not None:
+        lines.append(redaction_comment(redaction))
+    return "\n".join(line for line in lines if line)
 
 
 def open_secret_log(

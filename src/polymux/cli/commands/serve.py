@@ -134,14 +134,11 @@ def serve(
                 raise click.UsageError(str(problem)) from None
             async with server:
                 warn(f"listening at {server.url}")
-                typing = serve_action.typed
-                reading = asyncio.create_task(typing.run()) if typing is not None else None
+                serve_action.read_typed()
                 closed = asyncio.create_task(server.wait_closed())  # stdio: has one session
                 await asyncio.wait(
                     [closed, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
                 )
-                if reading is not None:
-                    reading.cancel()
         if serve_action.failure is not None:
             raise serve_action.failure
 

@@ -40,6 +40,12 @@ class ServeAction:
             if self.prints and not self.as_json and sys.stdin is not None and sys.stdin.isatty()
             else None
         )
+        self._reading: asyncio.Task[None] | None = None
+
+    def read_typed(self) -> None:
+        """Begin to read what is typed, on a terminal, until the event loop ends."""
+        if self.typed is not None:
+            self._reading = asyncio.create_task(self.typed.run())
 
     def print_data(self, label: str, name: str, data: bytes) -> None:
         if self.as_json:
