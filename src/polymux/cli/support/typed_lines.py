@@ -46,7 +46,8 @@ class TypedLines:
     async def reply(self, request: Stream) -> bytes:
         """The line that is typed as the reply to a request."""
         with self.offered(request) as name:
-            reply = self._replies[name] = asyncio.get_running_loop().create_future()
+            reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            self._replies[name] = reply
             try:
                 return await reply
             finally:
