@@ -7,6 +7,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Ran
@@ -21,6 +22,7 @@ MESSAGES = {
     "TracePacket": {11: "TrackEvent", 60: "TrackDescriptor"},
     "TrackEvent": {4: "DebugAnnotation"},
 }
+TEXTS = {"TrackDescriptor": {2}, "TrackEvent": {22, 23}, "DebugAnnotation": {6, 10}}
 Decoded = dict[int, list[object]]
 
 
@@ -54,6 +56,7 @@ def decoded(data: bytes, message: str) -> Decoded:
             assert wire == 0
         if field not in MESSAGES.get(message, {}):
             assert field in SCALARS[message]
+            assert (wire == 2) == (field in TEXTS.get(message, ()))
         found.setdefault(field, []).append(value)
     return found
 
@@ -104,6 +107,66 @@ def test_a_qlog_file_is_a_json_text_sequence_with_the_rows_of_the_tables(
     for event in events:
         assert isinstance(event["time"], float)
         assert event["group_id"] == rows[0]["session_id"]
+
+
+# The main schema of qlog (draft-ietf-quic-qlog-main-schema), for JSON text sequences: each field
+# with its type, or the fields of its object; `?` marks those that may be absent.
+QLOG_SEQUENCE = {
+    "file_schema": str, "serialization_format": str, "?title": str, "?description": str,
+    "trace": {
+        "?title": str, "?description": str,
+        "?common_fields": {
+            "?path": str, "?time_format": str, "?group_id": str,
+            "?reference_time": {"clock_type": str, "epoch": str, "?wall_clock_time": str},
+        },
+        "?vantage_point": {"?name": str, "type": str, "?flow": str},
+        "event_schemas": list,
+    },
+}  # fmt: skip
+QLOG_EVENT = {
+    "time": float, "name": str, "data": dict, "?path": str, "?time_format": str, "?group_id": str,
+    "?system_info": dict,
+}  # fmt: skip
+VANTAGE_POINTS = {"client", "server", "network", "unknown"}
+
+
+def check_qlog(value: object, schema: dict[str, Any], place: str = "") -> None:
+    """Fail unless an object has the fields of a schema, all that are required and no others."""
+    assert isinstance(value, dict), place
+    known = {name.removeprefix("?"): expected for name, expected in schema.items()}
+    assert set(value) <= set(known), place
+    assert {name for name in schema if not name.startswith("?")} <= set(value), place
+    for name, found in value.items():
+        expected = known[name]
+        if isinstance(expected, dict):
+            check_qlog(found, expected, f"{place}.{name}")
+        else:
+            assert isinstance(found, expected), f"{place}.{name}"
+
+
+def test_qlog_files_follow_the_main_schema(
+    capture: Callable[..., str], run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.sqlog"
+    assert run("export", capture(), "--format", "qlog", "-o", str(out)).code == 0
+    data = out.read_bytes()
+    assert data[:1] == b"\x1e"  # RFC 7464: every text between a record separator and a line end
+    assert data[-1:] == b"\n"
+    assert data.count(b"\x1e") == data.count(b"\n")
+    head, *events = qlog_records(out)
+    check_qlog(head, QLOG_SEQUENCE)
+    trace: Any = head["trace"]
+    vantage = trace["vantage_point"]
+    assert {vantage["type"], vantage["flow"]} <= VANTAGE_POINTS  # a network trace has a flow
+    assert trace["common_fields"]["time_format"] in (
+        "relative_to_epoch", "relative_to_previous_event",
+    )  # fmt: skip
+    assert trace["common_fields"]["reference_time"]["clock_type"] in ("system", "monotonic")
+    namespaces = {schema.partition("#")[0].split(":")[1] for schema in trace["event_schemas"]}
+    for event in events:
+        check_qlog(event, QLOG_EVENT)
+        namespace, colon, kind = str(event["name"]).partition(":")
+        assert (namespace in namespaces, colon, bool(kind)) == (True, ":", True)
 
 
 @pytest.mark.parametrize("form", ["perfetto", "qlog"])

@@ -37,8 +37,8 @@ from polymux.core.errors import (
 # Each is a module of `cli.commands` with a click command of the same name.
 COMMANDS = (
     "analyze", "annotate", "check", "collect", "connect", "decode", "demo", "diff", "dissector",
-    "doctor", "export", "follow", "frames", "index", "keys", "ls", "record", "recover", "report",
-    "rules", "serve", "sql",
+    "doctor", "export", "follow", "frames", "index", "keys", "ls", "record", "recover", "redact",
+    "report", "rules", "serve", "sql",
 )  # fmt: skip
 
 ALIASES = {"analyse": "analyze"}

@@ -55,6 +55,7 @@ from polymux.core.frames import (
     FrameRowBatches,
     FrameRows,
 )
+from polymux.core.layout import LayoutSink
 from polymux.core.protocol import NO_STREAM, Protocol
 from polymux.core.rules import (
     CROSSED,
@@ -92,6 +93,7 @@ class Connection:
         self.protocol = protocol
         self.sink: EventSink = sink if sink is not None else NullSink()
         self.rows = rows
+        self.layout: LayoutSink | None = None  # is told where each frame lies
         self.unused_batch: FrameRows = FrameRows(0)  # stands in for a batch where `rows` is None
         self.dialer: Direction = Direction(DIALER)
         self.acceptor: Direction = Direction(ACCEPTOR)
@@ -239,6 +241,8 @@ class Connection:
         Returns:
             The position of the first frame that needs `process_frame`, or `end`.
         """
+        if self.layout is not None:
+            return pos  # `process_frame` reports every frame
         rows = self.rows
         if rows is None:
             return self._fast_loop(
@@ -423,6 +427,8 @@ class Connection:
             return INVALID
         d.frame_started = False
         d.frames += 1
+        if self.layout is not None:
+            self.layout.frame(side, base_offset + pos, data, pos, start, head, complete)
         stream: StreamState | None = p.frame_stream
         verdict: i64 = CLEAN_ROW
         if mask & p.finding_mask:
@@ -469,6 +475,8 @@ class Connection:
         self, d: Direction, status: i64, offset: i64, held: i64, timestamp: i64
     ) -> None:
         """Stop decoding where the header at `offset` is invalid, or waits for too long."""
+        if status == INVALID and self.layout is not None:
+            self.layout.undecodable(d.side, offset, held, self.head.format_violations)
         if status == INVALID and self.may_search(d):
             self.search_boundary(d, offset, timestamp, NOT_A_FRAME)
         elif status == INVALID:
@@ -502,6 +510,11 @@ class Connection:
                 and self.record_part_violations(d, head.format_violations, size, timestamp)
             ):
                 return pos
+            if self.layout is not None:
+                stop = end if size > end - pos else pos + size
+                found = self.protocol.part_structure(d.side, data, pos, stop, head)
+                offset = d.frame_offset + d.frame_bytes_seen
+                self.layout.part(d.side, offset, pos, size, found)
             d.parts_left = head.parts_left
             d.part_bytes_left = size
             d.frame_size += size
@@ -640,6 +653,9 @@ class Connection:
         frame_index = self.protocol.causality.frames_sent(d.side)
         stream: StreamState | None = None
         frame_offset = offset
+        if self.layout is not None and not d.in_payload:
+            d.join_buffered()
+            self.layout.incomplete(d.side, d.offset, d.pending)
         if d.in_payload:  # a frame that will never be complete
             d.undecoded_bytes += d.frame_bytes_seen
             d.in_payload = False

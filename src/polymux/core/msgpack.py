@@ -145,6 +145,65 @@ def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
     return pos
 
 
+def msgpack_structure(
+    data: bytes, pos: i64, end: i64, values: i64, numbers: i64
+) -> list[tuple[int, int]]:
+    """The ranges of `values` values, complete or not, that decoding them depends on.
+
+    These are their types and lengths, and the first `numbers` values that have no bytes of
+    variable length. The others may have any bytes: a number of one byte, the byte ff.
+    """
+    found: list[tuple[int, int]] = []
+    left = MAX_SKIPPED_VALUES
+    while values > 0 and pos < end and left > 0:
+        code: i64 = data[pos]
+        values -= 1
+        left -= 1
+        size: i64 = 1
+        head: i64 = 1
+        number = code < 0x80 or (code >= 0xC0 and (code < 0xC4 or code >= 0xE0))
+        if number:
+            pass
+        elif code < 0x90:
+            values += (code & 15) * 2
+        elif code < 0xA0:
+            values += code & 15
+        elif code < 0xC0:
+            size = 1 + (code & 31)
+        else:
+            size, more = value_extent(data, pos, end, code)
+            if size < 0:  # incomplete: what there is of its length
+                found.append((int(pos), int(end)))
+                return found
+            values += more
+            number = 0xCA <= code <= 0xD3
+            head = header_bytes(code)
+        if number and numbers > 0:
+            numbers -= 1
+            head = size
+        elif number and size == 1:
+            head = 0
+        if head > end - pos:
+            head = end - pos
+        if head > 0:
+            found.append((int(pos), int(pos + head)))
+        if size > end - pos:
+            break
+        pos += size
+    return found
+
+
+def header_bytes(code: i64) -> i64:
+    """Bytes of the type and length of a value whose type is one of c4 to df."""
+    if code in (0xC4, 0xC7, 0xD9):
+        return 2
+    if code in (0xC5, 0xC8, 0xDA, 0xDC, 0xDE):
+        return 3
+    if code in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF):
+        return 5
+    return 1
+
+
 def value_extent(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
     """The bytes of a value's header and body (-1: incomplete), and the values nested in it."""
     if 0xCA <= code <= 0xD3:  # floats and integers

@@ -157,6 +157,26 @@ class Protocol:
         """
         return 0
 
+    def body_structure(
+        self, data: bytes, start: i64, end: i64, head: FrameHeader
+    ) -> list[tuple[int, int]]:
+        """Ranges of data[start:end], payload that is no content, that decoding depends on.
+
+        Names and texts are not among them (`FrameHeader.text_start`). The payload need not be
+        complete.
+        """
+        return []
+
+    def trailer_structure(self, data: bytes, start: i64, end: i64) -> list[tuple[int, int]]:
+        """Ranges of data[start:end], the bytes after a payload, that decoding depends on."""
+        return []
+
+    def part_structure(
+        self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
+    ) -> list[tuple[int, int]]:
+        """Ranges of data[pos:end] that are no content; `decode_part_size` has found that part."""
+        return []
+
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
         """Append a frame: its header and, unless it is content, the payload made from `text`."""
         raise NotImplementedError

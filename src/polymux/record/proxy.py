@@ -24,7 +24,9 @@ from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink
 from polymux.core.limits import Limits
+from polymux.core.redaction import Redaction
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue
 from polymux.record.proxy_connection import (
@@ -109,9 +111,12 @@ class RecordingProxy:
         secrets: Of the contexts `tls` and `upstream_tls`. The secrets of a connection's TLS are
             then written before its first data, so that other captures of it can be opened; `sink`
             must be a PcapngWriter or a RotatingWriter.
+        redaction: What is recorded of the content; None for all of it. Needs `protocol`, without a
+            preamble.
 
     Raises:
         BadUrl: A URL is invalid, or `listen` needs `tls`.
+        ValueError: `redaction` is given without a protocol that it can decode.
     """
 
     def __init__(
@@ -131,7 +136,14 @@ class RecordingProxy:
         allow: Sequence[str] | None = None,
         audit: AuditLog | None = None,
         secrets: SecretLog | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
+        if redaction is not None and (
+            not protocol or "preamble" in parse_protocol(protocol).options
+        ):
+            raise ValueError("redaction needs the protocol, and none behind a preamble")
+        self.protocol = protocol
+        self.redaction = redaction
         self.address = parse_url(listen)
         self.upstream = parse_url(upstream)
         for address in (self.address, self.upstream):

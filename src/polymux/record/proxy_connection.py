@@ -23,6 +23,7 @@ from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 from polymux.core.limits import Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.record.peer_condition import PeerCondition, has_unread_bytes, peer_condition
+from polymux.record.redacted_writer import RedactedConnectionWriter
 from polymux.record.session_recorder import identity_note
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class ProxyConnection:
         self.place = place
         self.dialer_spoke = False
         self.sides = (ProxySide(self, DIALER), ProxySide(self, ACCEPTOR))
-        self.tcp_writer: TcpConnectionWriter | None = None
+        self.tcp_writer: TcpConnectionWriter | RedactedConnectionWriter | None = None
         self.number = 0  # among the connections of the proxy, from 1 on
         self.dialer_name = ""  # for the audit log
         self.forwarded = [0, 0]  # bytes recorded of each side
@@ -162,13 +163,17 @@ class ProxyConnection:
         if proxy.observer is not None:
             self._observer = proxy.observer(endpoint_text(*addresses[0]))
         proxy.write_secrets()
-        self.tcp_writer = TcpConnectionWriter(
+        redaction = proxy.redaction
+        writer = TcpConnectionWriter(
             proxy.packet_sink,
             *addresses,
             time.time_ns(),
             comment=proxy.comment,
-            note=identity_note(dialer.transport),
+            note=identity_note(dialer.transport) if redaction is None else "",
         )
+        self.tcp_writer = writer
+        if redaction is not None:
+            self.tcp_writer = RedactedConnectionWriter(writer, proxy.protocol, redaction)
         if proxy.disk_full:
             acceptor.hold(HOLD_DISK_FULL)
             dialer.hold(HOLD_DISK_FULL)
@@ -248,6 +253,8 @@ class ProxyConnection:
 
         Called when the proxy is closed, or the acceptor cannot be reached.
         """
+        if not self._stopped and isinstance(self.tcp_writer, RedactedConnectionWriter):
+            self.tcp_writer.flush(time.time_ns())
         self._stopped = True
         if self._connecting is not None:
             self._connecting.cancel()

@@ -14,6 +14,7 @@ import functools
 
 PREFIX = "polymux:"
 VANTAGES = ("dialer", "acceptor", "middle")
+ENTRY_NAMES = ("protocol", "vantage", "recording", "file", "sensor", "hardware")
 MAX_FILE_DIGITS = 18  # of the number of a file in its recording: it fits 64 bits
 
 
@@ -65,6 +66,13 @@ def read_sensor(text: str) -> str:
     """The sensor that a section's comment names, else its hardware; "" if it has neither."""
     entries = _entries(text)
     return entries.get("sensor") or entries.get("hardware") or ""
+
+
+def only_hints(text: str) -> str:
+    """The entries of a comment that are read here, without any other text; "" if there are none."""
+    entries = _entries(text)
+    kept = [f"{name}={entries[name]}" for name in ENTRY_NAMES if entries.get(name)]
+    return f"{PREFIX} {'; '.join(kept)}" if kept else ""
 
 
 @functools.lru_cache(maxsize=64)

@@ -25,7 +25,7 @@ from polymux.capture.pcapng.block_types import (
     SIMPLE_PACKET,
 )
 from polymux.capture.pcapng.blocks import interface, packet_ends, section
-from polymux.capture.pcapng.comments import PREFIX
+from polymux.capture.pcapng.comments import only_hints
 from polymux.capture.pcapng.new_file import new_capture
 from polymux.core.errors import CaptureError
 
@@ -43,7 +43,15 @@ _PCAP_MAGICS = {  # by the first four bytes: byte order and nanoseconds in a tic
 }
 _PACKET_BLOCKS = (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET)
 # Where options begin in the blocks whose comments may be left out.
-_OPTION_STARTS = {SECTION: 24, INTERFACE: 16, 5: 20}
+_STATISTICS = 5
+_OPTION_STARTS = {SECTION: 24, INTERFACE: 16, _STATISTICS: 20}
+# Codes and sizes of options that are read: hardware; time resolution and offset; counts; flags.
+_READ_OPTIONS = {
+    SECTION: {2: 0},
+    INTERFACE: {9: 1, 14: 8},
+    _STATISTICS: {2: 8, 3: 8, 4: 8, 5: 8},
+    ENHANCED_PACKET: {2: 4},
+}
 
 
 class CaptureEdit:
@@ -51,14 +59,15 @@ class CaptureEdit:
 
     Attributes:
         section_comment: added to the first section.
-        keeps_comments: whether comments that are no hints of polymux are copied.
+        keeps_options: whether options that reading does not depend on are copied, such as comments
+            that are no hints of polymux.
         keeps_secrets: whether decryption secrets are copied.
         keeps_others: whether blocks that are not read here, such as name resolution, and malformed
             packet blocks are copied.
     """
 
     section_comment = ""
-    keeps_comments = True
+    keeps_options = True
     keeps_secrets = True
     keeps_others = True
 
@@ -68,8 +77,8 @@ class CaptureEdit:
 
     def change(
         self, offset: int, data: bytes, original_length: int, link_type: int
-    ) -> tuple[bytes, Sequence[str]]:
-        """The packet's new bytes, as many as before, and the comments to add."""
+    ) -> tuple[bytes, Sequence[str]] | None:
+        """The packet's new bytes, as many as before, and the comments to add; None: left out."""
         return data, ()
 
 
@@ -201,10 +210,13 @@ class _Copy:
 
     def put_record(self, offset: int, data: bytes, length: int, link_type: int, at: int) -> None:
         """Write a record of classic pcap as an enhanced packet block."""
-        self.result.packets += 1
         comments: Sequence[str] = ()
         if self.edit.touches(offset, len(data)):
-            data, comments = self.edit.change(offset, data, length, link_type)
+            changed = self.edit.change(offset, data, length, link_type)
+            if changed is None:
+                return
+            data, comments = changed
+        self.result.packets += 1
         before, _ = packet_ends(len(data), at, "", length)
         tail = bytes(-len(data) % 4) + _with_comments(b"", comments, "<")
         size = struct.pack("<I", 32 + len(data) + len(tail))
@@ -259,14 +271,15 @@ class _Copy:
         """The parts of the changed block with their source offsets; None if it stays as it is."""
         edit = self.edit
         if kind in _PACKET_BLOCKS:
-            self.result.packets += 1
-            return self.change_packet(kind, data, pos, size, base)
+            new = self.change_packet(kind, data, pos, size, base)
+            self.result.packets += new != []
+            return new
         if kind == SECTION:
             self.link_types = []
             comment = "" if self.has_section else edit.section_comment
             self.has_section = True
             unknown_length = data[pos + 16 : pos + 24] == _UNKNOWN_LENGTH
-            if not comment and edit.keeps_comments and unknown_length:
+            if not comment and edit.keeps_options and unknown_length:
                 return None
             return self.with_options(data, pos, size, 24, [comment] if comment else [])
         if kind == INTERFACE:
@@ -275,7 +288,7 @@ class _Copy:
             return None if edit.keeps_secrets else []
         elif kind not in _OPTION_STARTS:
             return None if edit.keeps_others else []
-        if edit.keeps_comments:
+        if edit.keeps_options:
             return None
         return self.with_options(data, pos, size, _OPTION_STARTS[kind], [])
 
@@ -299,26 +312,27 @@ class _Copy:
         if captured > size - start - 4 or number >= len(self.link_types):
             return None if edit.keeps_others else []
         touched = edit.touches(base + first, captured)
-        if not touched and edit.keeps_comments:
+        if not touched and edit.keeps_options:
             return None
         packet = data[first : first + captured]
         comments: Sequence[str] = ()
         if touched:
-            packet, comments = edit.change(base + first, packet, length, self.link_types[number])
+            changed = edit.change(base + first, packet, length, self.link_types[number])
+            if changed is None:
+                return []
+            packet, comments = changed
         padded = captured + -captured % 4
         head = data[pos : pos + start]
         if kind == SIMPLE_PACKET:
             if not comments:
-                return [
-                    (head, -1),
-                    (packet, base + first),
-                    (data[first + captured : pos + size], -1),
-                ]
+                padding = bytes(size - 16 - captured)
+                return [(head, -1), (packet, base + first), (padding + head[4:8], -1)]
             kind, old = ENHANCED_PACKET, b""  # a simple packet has no options
             head = struct.pack(f"{order}IIIIIII", kind, 0, 0, 0, 0, captured, length)
         else:
             old = data[first + padded : pos + size - 4]
-        tail = bytes(padded - captured) + _with_comments(old, comments, order, edit.keeps_comments)
+        kept = None if edit.keeps_options else _READ_OPTIONS.get(kind, {})
+        tail = bytes(padded - captured) + _with_comments(old, comments, order, kept)
         total = struct.pack(f"{order}I", len(head) + captured + len(tail) + 4)
         return [
             (head[:4] + total + head[8:], -1), (packet, base + first), (tail + total, -1),
@@ -330,7 +344,9 @@ class _Copy:
         if size < start + 4:
             return None
         old = data[pos + start : pos + size - 4]
-        new = _with_comments(old, comments, self.order, self.edit.keeps_comments)
+        kind = struct.unpack_from(f"{self.order}I", data, pos)[0]
+        kept = None if self.edit.keeps_options else _READ_OPTIONS.get(kind, {})
+        new = _with_comments(old, comments, self.order, kept)
         total = struct.pack(f"{self.order}I", start + len(new) + 4)
         fixed = data[pos + 8 : pos + start]
         if data[pos : pos + 4] == b"\x0a\x0d\x0d\x0a":  # the length of a section may change
@@ -339,9 +355,12 @@ class _Copy:
 
 
 def _with_comments(
-    old: bytes, comments: Sequence[str], order: str, keeps_comments: bool = True
+    old: bytes, comments: Sequence[str], order: str, kept_sizes: dict[int, int] | None = None
 ) -> bytes:
-    """Options with comments added; without those that are no hints unless `keeps_comments`."""
+    """Options with comments added.
+
+    With `kept_sizes`, only hints and options of these codes and sizes (0: any) are kept.
+    """
     kept = bytearray()
     pos = 0
     while len(old) - pos >= 4:
@@ -349,9 +368,14 @@ def _with_comments(
         if code == 0 or size > len(old) - pos - 4:
             break
         end = pos + 4 + size + -size % 4
-        value = old[pos + 4 : pos + 4 + size]
-        if code != _COMMENT or keeps_comments or value.startswith(PREFIX.encode()):
+        if kept_sizes is None:
             kept += old[pos:end]
+        elif code == _COMMENT:
+            hint = only_hints(old[pos + 4 : pos + 4 + size].decode(errors="replace")).encode()
+            if hint:
+                kept += struct.pack(f"{order}HH", code, len(hint)) + hint + bytes(-len(hint) % 4)
+        elif kept_sizes.get(code) in (0, size):
+            kept += old[pos : pos + 4 + size] + bytes(-size % 4)
         pos = end
     for text in comments:
         value = text.encode()[:_MAX_OPTION_BYTES]

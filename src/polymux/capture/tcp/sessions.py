@@ -25,7 +25,7 @@ from polymux.capture.pcapng.comments import read_hint
 from polymux.capture.tcp.file_groups import group_rows
 from polymux.capture.tcp.flow_order import FlowOrder, SessionPrescan, SpoolFactory, StoredRefs
 from polymux.capture.tcp.reassembly import FINISHED, GAP, PAYLOAD, Reassembler, TcpEvents
-from polymux.capture.tcp.repeated_bytes import find_repeated_bytes
+from polymux.capture.tcp.repeated_bytes import RepeatedBytes, find_repeated_bytes
 
 # Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
 # smaller the batches, the more pages are still in the caches for the next flow.
@@ -255,7 +255,7 @@ class TcpSession:
         remote = 0  # comparisons of copies that are not in local files
         for index, side, position, timestamp in self._repeated:
             differing = []
-            for copy in find_repeated_bytes(self._order, self._packet_range[0], index):
+            for copy in self._copies(index):
                 readers = self._readers[copy.file], self._readers[copy.earlier_file]
                 if not all(isinstance(reader, FileReader) for reader in readers):
                     if remote == MAX_REMOTE_COMPARISONS:
@@ -268,6 +268,23 @@ class TcpSession:
             if differing:
                 found.append(Conflict(side, position + min(differing), timestamp))
         return found
+
+    def repeated_bytes(self) -> Iterator[tuple[RepeatedBytes, bytes, bytes]]:
+        """Bytes that packets repeat: their places, the bytes, and those captured before.
+
+        Of the packets that `conflicts` compares, in the order of capture. Known once the session
+        was read to its end, or after `scan_packets`.
+
+        Raises:
+            CaptureError: The payload cannot be read.
+        """
+        for index, _, _, _ in self._repeated:
+            for copy in self._copies(index):
+                one = self._readers[copy.file](copy.offset, copy.size)
+                yield copy, one, self._readers[copy.earlier_file](copy.earlier_offset, copy.size)
+
+    def _copies(self, index: int) -> list[RepeatedBytes]:
+        return find_repeated_bytes(self._order, self._packet_range[0], index)
 
     def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
         limits = self._limits

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import click
 
@@ -106,6 +108,10 @@ def connect(
     Omnistreams and Minmux streams are unidirectional. With Streamux the input is one request (with
     --lines, each line is one), and each reply is printed.
 
+    On a terminal, without --name, --send, --lines, --accept, --stream and --json, it is a prompt
+    for several streams: /open, /list, /switch, /end and /reset them; other lines are sent. /help
+    says more.
+
     What the command waits for is printed to standard error: at once on a terminal, otherwise after
     a second. Exit code 4: the peer could not be reached, disconnected, aborted the stream or sent
     nothing in time.
@@ -131,23 +137,33 @@ def connect(
     explicit = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
     client = StreamClient(name, texts, lines, accept, number, timeout, as_json)
 
-    async def run() -> None:
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Session]:
         note = "the peer's certificate was not verified" if insecure else ""
         with open_recorder(record_to, verbose, note, secret_source) as recorder:
             async with dial(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,
                 timeout=timeout, wait=wait, recorder=recorder,
             ) as session:  # fmt: skip
-                reporter = WaitReporter(session, url, protocol, timeout if explicit else None)
-                try:
-                    await reporter.run(client.run(session, reporter))
-                finally:
-                    client.output.end_line()
+                yield session
+
+    async def run() -> None:
+        async with connected() as session:
+            reporter = WaitReporter(session, url, protocol, timeout if explicit else None)
+            try:
+                await reporter.run(client.run(session, reporter))
+            finally:
+                client.output.end_line()
 
     log = logging.getLogger("polymux.aio")
     level = log.level
     log.setLevel(logging.ERROR)  # an error of the one session ends this command anyway
     try:
+        if is_interactive(context):
+            from polymux.cli.support.stream_prompt import StreamPrompt
+
+            StreamPrompt(connected).run()
+            return
         with queued_output(lossless=True):
             asyncio.run(run())
     except Unreachable as problem:
@@ -157,6 +173,15 @@ def connect(
         raise Unreachable(text) from None
     finally:
         log.setLevel(level)
+
+
+def is_interactive(context: click.Context) -> bool:
+    """Whether a prompt is shown: both ends are a terminal, and no option says what to send."""
+    given = any(
+        context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        for name in ("name", "texts", "lines", "accept", "number", "as_json")
+    )
+    return not given and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class StreamClient:

@@ -26,6 +26,12 @@ from polymux.cli.support.peer_io import (
 )
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
+from polymux.cli.support.redaction_options import (
+    make_redaction,
+    names_option,
+    payload_option,
+    redaction_comment,
+)
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.tls_options import (
     allowed_clients,
@@ -34,6 +40,7 @@ from polymux.cli.support.tls_options import (
     listening_tls_options,
 )
 from polymux.core.errors import CaptureError
+from polymux.core.redaction import Redaction
 from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
 from polymux.record.crash_recovery import recover_partial_captures
@@ -118,6 +125,8 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     help="Write the secrets of TLS that ends here to the capture, so that other captures of the "
     "same connections can be opened.",
 )
+@payload_option("full")
+@names_option
 @recording_sensor_option
 @verbose_option
 @click.pass_context
@@ -147,6 +156,8 @@ def record(
     client_key: str | None,
     insecure: bool,
     keep_secrets: bool,
+    payload: tuple[str, int],
+    names: str,
     sensor: str,
     verbose: bool,
 ) -> None:
@@ -159,6 +170,7 @@ def record(
         parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
+    redaction = requested_redaction(payload, names, protocol, keep_secrets)
     allowed = allowed_clients(allow, [listen], client_ca)
     own = listening_context([listen], cert, key, client_ca, crl)
     check_effect(
@@ -176,20 +188,18 @@ def record(
         click.echo("warning: the upstream's certificate is not verified", err=True)
     note = NOT_VERIFIED_NOTE if insecure else ""
     secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
-    comment = recording_comment(sensor)
+    comment = section_comment(sensor, note, redaction)
     with queued_output(), open_audit_log(audit) as audit_log:
         if rotate_size or rotate_time:
             publish_partial_captures(out)
-        writer = open_writer(
-            out, rotate_size, rotate_time, sync, index, f"{note}\n{comment}" if note else comment
-        )
+        writer = open_writer(out, rotate_size, rotate_time, sync, index, comment)
         try:
             proxy = RecordingProxy(
                 listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
                 server_hostname=server_name, on_full=on_full, note=note,
                 limits=connection_limits(backlog, clients, per_host),
                 observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
-                allow=allowed, audit=audit_log, secrets=secrets,
+                allow=allowed, audit=audit_log, secrets=secrets, redaction=redaction,
             )  # fmt: skip
             asyncio.run(run_proxy(proxy))
         except BaseException:
@@ -203,6 +213,36 @@ def record(
         lost = print_result(proxy, writer)
     if lost:
         context.exit(EXIT_LIMIT)
+
+
+def requested_redaction(
+    payload: tuple[str, int], names: str, protocol: str, keep_secrets: bool
+) -> Redaction | None:
+    """What is recorded of the content; None for all of it.
+
+    Raises:
+        click.UsageError: It cannot be left out of this recording.
+    """
+    redaction = make_redaction(payload, names)
+    if redaction is None:
+        return None
+    if not protocol:
+        raise click.UsageError("--payload: name the protocol with --protocol, to find the content")
+    if "preamble" in parse_protocol(protocol).options:
+        raise click.UsageError(
+            "--payload: not behind a preamble; record everything, then use `polymux redact`"
+        )
+    if keep_secrets:
+        raise click.UsageError("--keep-secrets: not with --payload or --names, which hide content")
+    return redaction
+
+
+def section_comment(sensor: str, note: str, redaction: Redaction | None) -> str:
+    """The comment of the recording as a whole."""
+    lines = [note, recording_comment(sensor)]
+    if redaction is not None:
+        lines.append(redaction_comment(redaction))
+    return "\n".join(line for line in lines if line)
 
 
 def open_secret_log(

@@ -82,9 +82,11 @@ def serve(
 
     With port 0 a free port is chosen; the address is printed to standard error. A Streamux request
     is answered with its own content (echo) or with an empty reply. A terminal shows lines prefixed
-    with the stream, a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
-    manifest.jsonl describes them. What standard output does not take within two seconds is dropped
-    and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or SIGHUP.
+    with the stream, and sends what is typed to the stream that /switch chooses, or as the reply to
+    a Streamux request; a pipe receives JSON lines. Saved files are named stream-000001.bin and so
+    on; manifest.jsonl describes them. What standard output does not take within two seconds is
+    dropped and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or
+    SIGHUP.
     """
     for number in stream_ids:
         if number % 2 == 0:
@@ -132,6 +134,7 @@ def serve(
                 raise click.UsageError(str(problem)) from None
             async with server:
                 warn(f"listening at {server.url}")
+                serve_action.read_typed()
                 closed = asyncio.create_task(server.wait_closed())  # stdio: has one session
                 await asyncio.wait(
                     [closed, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import readline
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 import click
@@ -14,9 +10,9 @@ import click
 from polymux.analysis.schema.tables import TABLES
 from polymux.cli.sql.macros import MACROS
 from polymux.cli.sql.questions import QUESTIONS
+from polymux.cli.support.line_editing import line_editing
 from polymux.core.errors import PolymuxError
 
-MAX_HISTORY_LINES: Final = 1000
 KEYWORDS: Final = (
     "select", "from", "where", "group by", "order by", "limit", "join", "using", "count(", "sum(",
     "with", "distinct", "having", "desc", "describe", "summarize",
@@ -35,7 +31,8 @@ def run_prompt(run: Callable[[str], None], tables: Iterable[str]) -> None:
     """
     names = list(tables)
     click.echo(f"{len(names)} tables: {', '.join(names)}. .help says more.")
-    with _line_editing(completions(names)):
+    words = completions(names)
+    with line_editing(lambda: words, "sql_history", " \t\n,()=<>"):
         for text in read_queries():
             try:
                 if text.startswith("."):
@@ -100,33 +97,3 @@ def _run_command(text: str, tables: list[str], run: Callable[[str], None]) -> bo
     else:
         click.echo(HELP)
     return True
-
-
-@contextmanager
-def _line_editing(words: list[str]) -> Iterator[None]:
-    """Complete these words on Tab, and keep the history in a file of the user."""
-
-    def complete(text: str, state: int) -> str | None:
-        matches = [word for word in words if word.startswith(text.lower())]
-        return matches[state] if state < len(matches) else None
-
-    readline.set_completer(complete)
-    readline.set_completer_delims(" \t\n,()=<>")
-    readline.parse_and_bind("tab: complete")
-    readline.set_history_length(MAX_HISTORY_LINES)
-    history = history_path()
-    with suppress(OSError):
-        readline.read_history_file(history)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # a prompt without a place for its history still works
-            history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(history, os.O_WRONLY | os.O_CREAT, 0o600))
-            readline.write_history_file(history)
-
-
-def history_path() -> Path:
-    """Where the history is kept: below XDG_STATE_HOME, by default ~/.local/state."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "polymux" / "sql_history"

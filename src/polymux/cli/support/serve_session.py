@@ -12,6 +12,7 @@ from polymux.cli.support.output import json_line, warn
 from polymux.cli.support.peer_io import data_json, escape_terminal
 from polymux.cli.support.queued_output import STUCK_SECONDS, wait_for_room
 from polymux.cli.support.stream_files import CannotWrite, StreamFile, StreamFolder
+from polymux.cli.support.typed_lines import TypedLines
 from polymux.core.errors import PolymuxError
 from polymux.text.sanitize import escape_hidden
 
@@ -33,6 +34,18 @@ class ServeAction:
         self.stream_ids = stream_ids
         self.as_json = as_json or not sys.stdout.isatty()
         self.failure: BaseException | None = None
+        # On a terminal, what is typed goes to a stream.
+        self.typed = (
+            TypedLines()
+            if self.prints and not self.as_json and sys.stdin is not None and sys.stdin.isatty()
+            else None
+        )
+        self._reading: asyncio.Task[None] | None = None
+
+    def read_typed(self) -> None:
+        """Begin to read what is typed, on a terminal, until the event loop ends."""
+        if self.typed is not None:
+            self._reading = asyncio.create_task(self.typed.run())
 
     def print_data(self, label: str, name: str, data: bytes) -> None:
         if self.as_json:
@@ -131,10 +144,17 @@ class ServedSession:
             with self.receive_stream(stream) as received:
                 request = await stream.read()
                 await received.add(request)
-                await stream.reply(request if echoes else b"")
+                if self.action.typed is not None:
+                    await stream.reply(await self.action.typed.reply(stream))
+                else:
+                    await stream.reply(request if echoes else b"")
         elif isinstance(session, OmnistreamsSession):
             back = await session.open(stream.state.name or b"") if echoes else None
             await self.copy_stream(stream, back)
+        elif self.action.typed is not None:
+            with self.action.typed.offered(stream):
+                await self.copy_stream(stream, None)
+                await stream.end()
         else:
             await self.copy_stream(stream, stream if echoes else None)
             await stream.end()

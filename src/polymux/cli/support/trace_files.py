@@ -70,7 +70,7 @@ class QlogWriter:
                             "epoch": "1970-01-01T00:00:00.000Z",
                         },
                     },
-                    "vantage_point": {"type": "network"},
+                    "vantage_point": {"type": "network", "flow": "unknown"},
                     "event_schemas": [QLOG_SCHEMA],
                 },
             }

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
+from polymux.core.layout import LayoutSink
 from polymux.core.side import DIALER
 from polymux.core.websocket.events import (
     Close,
@@ -279,6 +280,7 @@ class Decoder:
         self.control_payload = b""
         self.assembly = MessageAssembly()
         self.run_decoder = MessageRunDecoder(sender, max_message_bytes)
+        self.layout: LayoutSink | None = None  # is told where each frame lies
 
     def take(self) -> list[DecoderEvent]:
         """Remove and return the events since the last call, in the order of completion."""
@@ -312,7 +314,11 @@ class Decoder:
                 self._read_payload(data, pos, pos + size)
                 pos += size
                 continue
-            if not self.assembly.fragmented and len(self.partial_header) == 0:
+            if (
+                not self.assembly.fragmented
+                and len(self.partial_header) == 0
+                and self.layout is None
+            ):
                 after = self.run_decoder.read(data, pos, end, self.offset, self.events)
                 self.offset += after - pos
                 self.delivered_bytes += after - pos
@@ -478,6 +484,15 @@ class Decoder:
         self.offset += size - before
         self.frame_offset = self.offset - size
         self.frame_bytes = size
+        if self.layout is not None:
+            self.layout.websocket_header(
+                self.sender,
+                self.frame_offset,
+                size,
+                self.head.first_byte & 15,
+                self.head.payload_size,
+                self.head.masking_key,
+            )
         self._begin_frame()
         return pos + size - before
 
@@ -594,6 +609,10 @@ class Decoder:
         """A control frame is complete."""
         data, offset, size = self.control_payload, self.frame_offset, self.frame_bytes
         damaged = self.frame_missing_bytes > 0
+        if self.layout is not None:
+            self.layout.websocket_control(
+                self.sender, offset + size - len(data), opcode, data, self.head.masking_key
+            )
         if opcode == PING:
             self.events.append(Ping(data, offset, size, damaged))
             return

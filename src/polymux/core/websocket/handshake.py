@@ -7,6 +7,7 @@ because of what it reads: the outcome says what is wrong. Text from the wire is 
 escape it before printing.
 """
 
+import re
 from base64 import b64encode
 from hashlib import sha1
 from typing import Final
@@ -186,3 +187,46 @@ def missing_upgrade_header(head: HttpHead) -> str:
     if "upgrade" not in head.tokens("connection"):
         return "no 'Connection: Upgrade'"
     return ""
+
+
+# Values of an upgrade that say how the connection goes on; of the others only the length is kept.
+_KEPT_FIELDS: Final = {
+    b"upgrade": re.compile(rb"websocket", re.IGNORECASE),
+    b"connection": re.compile(rb"upgrade|keep-alive, *upgrade", re.IGNORECASE),
+    b"sec-websocket-version": re.compile(rb"\d{1,2}"),
+    b"sec-websocket-key": re.compile(rb"[A-Za-z0-9+/]{22}=="),
+    b"sec-websocket-accept": re.compile(rb"[A-Za-z0-9+/]{27}="),
+    b"sec-websocket-extensions": re.compile(rb"permessage-deflate", re.IGNORECASE),
+}
+_REQUEST_LINE: Final = re.compile(rb"(GET )([^ ?]+)([^ ]*)( HTTP/1\.\d\r?\n)")
+_STATUS_LINE: Final = re.compile(rb"(HTTP/1\.\d \d{3})(.*)", re.DOTALL)
+
+
+def redacted_head(head: bytes, keeps_path: bool) -> bytes:
+    """An HTTP head, complete or not, without what the upgrade does not depend on.
+
+    As many bytes: names and values of other fields, the query and the reason phrase become `x`.
+    """
+    lines = head.split(b"\n")
+    lines = [line + b"\n" for line in lines[:-1]] + [lines[-1]]
+    first = _REQUEST_LINE.fullmatch(lines[0])
+    status = _STATUS_LINE.fullmatch(lines[0])
+    if first is not None:
+        path = first[2] if keeps_path else first[2][:1] + blank_text(first[2][1:])
+        lines[0] = first[1] + path + blank_text(first[3]) + first[4]
+    elif status is not None:
+        lines[0] = status[1] + blank_text(status[2])
+    else:
+        lines[0] = lines[0][:4] + blank_text(lines[0][4:])
+    for n in range(1, len(lines)):
+        name, colon, value = lines[n].partition(b":")
+        pattern = _KEPT_FIELDS.get(name.lower())
+        if pattern is None or pattern.fullmatch(value.strip()) is None:
+            kept = name if pattern is not None else blank_text(name)
+            lines[n] = kept + colon + blank_text(value)
+    return b"".join(lines)
+
+
+def blank_text(text: bytes) -> bytes:
+    """As many bytes, `x` except for spaces, tabs and line ends."""
+    return bytes([byte if byte in b" \t\r\n" else 120 for byte in text])

@@ -228,14 +228,7 @@ class Minmux(Protocol):
         A part is as many complete valid items as `data` holds, or else one item that is incomplete
         or breaks a rule.
         """
-        stream_format = self.profile.format_of(head.key)
-        stream = self.streams.find(head.key)
-        assert stream_format is not None  # `decode_header` fails on unassigned streams
-        codec = stream_format.item_codec
-        if stream_format.item_size >= 0 or (
-            stream_format.last_item_size < 0 and stream is not None and stream.protocol_state > 0
-        ):
-            codec = stream_format.last_item_codec
+        codec = self.part_codec(head)
         at = pos
         while head.parts_left > 0 and at < end:
             size, violations = self.measure_item(codec, data, at, end)
@@ -254,6 +247,34 @@ class Minmux(Protocol):
             head.parts_left -= 1
             at += size
         return at - pos if at > pos else INCOMPLETE
+
+    def part_codec(self, head: FrameHeader) -> Codec | None:
+        """The codec of the items of variable size in a Write; None: they have a length prefix."""
+        stream_format = self.profile.format_of(head.key)
+        stream = self.streams.find(head.key)
+        assert stream_format is not None  # `decode_header` fails on unassigned streams
+        if stream_format.item_size >= 0 or (
+            stream_format.last_item_size < 0 and stream is not None and stream.protocol_state > 0
+        ):
+            return stream_format.last_item_codec
+        return stream_format.item_codec
+
+    def part_structure(
+        self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
+    ) -> list[tuple[int, int]]:
+        codec = self.part_codec(head)
+        found: list[tuple[int, int]] = []
+        if codec is not None and codec.item_size != PREFIXED:
+            return found  # how the application's items are made up is not known
+        while pos < end:
+            length, start = varu64(data, pos, end)
+            if start < 0:
+                break
+            found.append((int(pos), int(start)))
+            if length < 0 or length > end - start:
+                break
+            pos = start + length
+        return found
 
     def measure_item(self, codec: Codec | None, data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
         """Return the size of the item at `pos` (or INCOMPLETE or INVALID) and its violations."""

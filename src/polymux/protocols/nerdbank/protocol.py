@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
+from polymux.core.msgpack import MAX_SKIPPED_VALUES, msgpack_structure
 from polymux.core.protocol import NO_ID, NO_STREAM, Protocol
 from polymux.core.rules import CROSSED, PendingReply, byte_count_text
 from polymux.core.side import ACCEPTOR, DIALER, NEITHER_SIDE
@@ -88,6 +89,8 @@ MAX_COMMON_V1_ID: Final[i64] = 0xFF
 MAX_PLAUSIBLE_V1_ID: Final[i64] = 0xFFFF
 MAX_PLAUSIBLE_NAME: Final[i64] = 1024
 WINDOW_GROWTH_FACTOR: Final = 4  # of a window, for each growth request
+MAX_FRAME_NUMBERS: Final[i64] = 4  # code, id, source, and nil as payload
+MAX_BODY_NUMBERS: Final[i64] = 3  # of a control frame's payload
 
 
 class Nerdbank(Protocol):
@@ -179,6 +182,23 @@ class Nerdbank(Protocol):
             head.text_size = end - start
         elif self.major_version > 1 and head.kind != MALFORMED:
             decode_payload_v2_v3(data, start, end, self.limits.max_peer_window, head)
+
+    def body_structure(
+        self, data: bytes, start: i64, end: i64, head: FrameHeader
+    ) -> list[tuple[int, int]]:
+        if head.kind == HANDSHAKE:
+            return [(int(start), int(end))]  # random bytes, which decide who has the odd ids
+        if self.major_version == 1:
+            return []
+        if head.kind == MALFORMED:  # a value whose first byte is the header; its numbers matter
+            found = msgpack_structure(data, start - 1, end, 1, MAX_FRAME_NUMBERS)
+            return found[1:] if found and found[0][1] == start else found
+        if OFFER <= head.kind <= WINDOW_ADJUST and head.kind != CONTENT_FRAME:
+            return msgpack_structure(data, start, end, 1, MAX_BODY_NUMBERS)
+        return []
+
+    def trailer_structure(self, data: bytes, start: i64, end: i64) -> list[tuple[int, int]]:
+        return msgpack_structure(data, start, end, MAX_SKIPPED_VALUES, 0)
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
         if head.kind == HANDSHAKE:

@@ -184,6 +184,14 @@ class Omnistreams(MessageProtocol):
             head.text_start = start
             head.text_size = end - start
 
+    def body_structure(
+        self, data: bytes, start: i64, end: i64, head: FrameHeader
+    ) -> list[tuple[int, int]]:
+        # The count of a request, or an unknown type.
+        if end > start and (head.kind == REQUEST or head.kind == UNKNOWN_MESSAGE):
+            return [(int(start), int(start) + 1)]
+        return []
+
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
         kind = head.kind
         size: i64 = head.payload_size if kind == DATA else len(text)

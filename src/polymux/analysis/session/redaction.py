@@ -1,0 +1,125 @@
+"""Redacting one captured session: its new payload, by its places in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.sample import PeekedSession, may_begin_client_hello
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import CLOSED_STREAMS_REMEMBERED, begins_in_middle
+from polymux.analysis.tls.session import read_client_hello
+from polymux.capture import TcpSession
+from polymux.capture.pcapng.comments import hint_comment
+from polymux.capture.pcapng.redacted_packets import PayloadSpool
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD
+from polymux.capture.tcp.sessions import BATCH_BYTES
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.redaction import ConversationRedactor, Redaction
+from polymux.core.side import Vantage
+from polymux.protocols.registry import create
+
+
+@dataclass(slots=True)
+class RedactedSession:
+    """What was done with a session.
+
+    Attributes:
+        protocol: As which it was decoded; None: all its payload is blank.
+        tls: Whether that is because it is inside TLS.
+        blanked_bytes: In which no frame was decoded.
+        searched: Whether frames were found by searching for their start.
+        unlike_headers: Places where decoding stopped and now may stop for another reason.
+        hint: A comment that names its protocol, "" if it needs none, and a place in the packet for
+            it.
+    """
+
+    protocol: str | None = None
+    tls: bool = False
+    blanked_bytes: int = 0
+    searched: bool = False
+    unlike_headers: int = 0
+    hint: tuple[int, str] = (0, "")
+
+
+def redact_session(
+    session: TcpSession,
+    options: AnalysisOptions,
+    redaction: Redaction,
+    spool: PayloadSpool,
+) -> RedactedSession:
+    """Write the new payload of a session, which lies in one file, to `spool`.
+
+    Raises:
+        CaptureError: The payload cannot be read.
+    """
+    session.scan_packets()
+    peeked = PeekedSession(session, BATCH_BYTES)
+    sample = peeked.sample()
+    head = sample.head(0)
+    if may_begin_client_hello(head) and read_client_hello(head) is not None:
+        return RedactedSession(tls=True, blanked_bytes=sum(session.reassembled_bytes))
+    detection = select_protocol(session, options, sample)
+    if detection.protocol is None:
+        return RedactedSession(blanked_bytes=sum(session.reassembled_bytes))
+    result = RedactedSession(detection.protocol)
+    redactor = ConversationRedactor(
+        _new_observer(session, detection), redaction, detection.skip_bytes
+    )
+    first = -1
+    for batch in peeked.batches():
+        events, start = batch.events, 0
+        for n in range(batch.count):
+            side, size, at = int(events.side[n]), int(events.size[n]), int(events.timestamp[n])
+            if events.kind[n] == PAYLOAD:
+                offset = int(events.offset[n])
+                first = offset if first < 0 else first
+                redactor.feed(side, batch.data[start : start + size], at, offset)
+                start += size
+            elif events.kind[n] == GAP:
+                redactor.gap(side, size, at)
+        _write(redactor, spool)
+    redactor.finish()
+    _write(redactor, spool)
+    _write_copies(session, spool)
+    result.blanked_bytes = redactor.blanked_bytes
+    result.searched = redactor.searched
+    result.unlike_headers = redactor.unlike_headers
+    nameable = detection.skip_bytes == (0, 0) and "profile=" not in detection.protocol
+    if session.protocol_hint is None and nameable and first >= 0:  # a profile has a path
+        result.hint = (first, hint_comment(detection.protocol))
+    return result
+
+
+def _new_observer(session: TcpSession, detection: Detection) -> Observer:
+    """The observer of a session, in the state in which its analysis begins."""
+    vantage = "unordered" if not session.ordered else session.vantage_hint or "middle"
+    protocol = create(
+        detection.protocol or "",
+        Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED),
+        Vantage[vantage.upper()],
+    )
+    observer = Observer(protocol, False)
+    if begins_in_middle(session, detection):
+        observer.begin_in_middle()
+    if session.unseen_side is not None:
+        d = observer.connection.direction(session.unseen_side)
+        observer.connection.stop_decoding(d, 0, 0, session.started_at, "not captured")
+        d.stopped_by_gap = True
+    return observer
+
+
+def _write(redactor: ConversationRedactor, spool: PayloadSpool) -> None:
+    for piece in redactor.take():
+        spool.write(piece.tag, piece.data)
+
+
+def _write_copies(session: TcpSession, spool: PayloadSpool) -> None:
+    """Give repeated bytes the new content of their first copy; where they differed, they do."""
+    for copy, one, other in session.repeated_bytes():
+        new = spool.read(copy.earlier_offset, copy.size)
+        if one != other:
+            changed = zip(new, one, other, strict=True)
+            new = bytes(byte ^ 0xFF if a != b else byte for byte, a, b in changed)
+        spool.write(copy.offset, new)

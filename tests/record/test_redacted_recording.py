@@ -1,0 +1,79 @@
+"""`record --payload`: what is recorded of content, and that the frames stay decodable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.record.captured_bytes import talks
+from tests.record.record_process import Child, polymux
+
+import polymux as library
+from polymux.core.observer import Observer
+from polymux.protocols.registry import create
+
+SECRET = b"the-planted-secret-" * 300
+
+
+async def echo(session: library.Session) -> None:
+    async for stream in session.incoming:
+        async with stream:
+            async for chunk in stream:
+                await stream.send(chunk)
+
+
+def decoded(protocol: str, sent: tuple[bytes, bytes]) -> tuple[int, list[bytes], list[object]]:
+    observer = Observer(create(protocol))
+    for side, data in enumerate(sent):
+        observer.feed(side, data, 1)
+    observer.finish(2, True, True)
+    assert observer.rows is not None
+    streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
+    content = sum(int(stream.dialer.content_bytes) for stream in streams)
+    return content, [stream.name or b"" for stream in streams], [*observer.take_violations()]
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
+async def test_a_recording_without_content_has_the_frames(protocol: str, tmp_path: Path) -> None:
+    out = tmp_path / "talk.pcapng"
+    async with await library.serve(echo, "tcp://127.0.0.1:0", protocol=protocol) as server:
+        options = ("--protocol", protocol, "--payload", "none", "--names", "hash")
+        async with Child("tcp://127.0.0.1:0", server.url, "-o", str(out), *options) as child:
+            async with library.connect(child.url, protocol=protocol) as session:
+                stream = await session.open("a-planted-name")
+                await stream.send(SECRET)
+                got = b""
+                async with asyncio.timeout(60):
+                    while len(got) < len(SECRET):
+                        got += await stream.receive()
+                await stream.end()
+            assert got == SECRET
+            await child.stop()
+    data = out.read_bytes()
+    assert b"planted" not in data
+    assert b"redacted by polymux: payload none, names hashed" in data
+    (talk,) = talks(out)
+    assert talk.protocol == protocol
+    content, names, violations = decoded(protocol, talk.raw_bytes)
+    assert content == len(SECRET)
+    assert [len(name) for name in names] == [14]
+    assert not violations
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--payload", "none"), "name the protocol"),
+        (("--payload", "some"), "none of full"),
+        (("--payload", "hash", "--protocol", "mplex:preamble=multistream"), "polymux redact"),
+        (("--payload", "none", "--protocol", "mplex", "--keep-secrets"), "not with --payload"),
+    ],
+)
+async def test_a_redaction_that_is_not_possible_is_refused(
+    options: tuple[str, ...], word: str, tmp_path: Path
+) -> None:
+    between = ("tcp://127.0.0.1:0", "tcp://127.0.0.1:9")
+    code, _, said = await polymux("record", *between, "-o", str(tmp_path / "x"), *options)
+    assert code == 2
+    assert word in said
