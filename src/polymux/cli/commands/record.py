@@ -27,6 +27,7 @@ from polymux.cli.support.peer_io import (
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     allowed_clients,
     check_effect,
@@ -119,6 +120,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     "same connections can be opened.",
 )
 @recording_sensor_option
+@top_option
 @verbose_option
 @click.pass_context
 def record(
@@ -148,6 +150,7 @@ def record(
     insecure: bool,
     keep_secrets: bool,
     sensor: str,
+    top_url: str | None,
     verbose: bool,
 ) -> None:
     """Listen at LISTEN, forward every connection to UPSTREAM, and record what passes.
@@ -191,7 +194,7 @@ def record(
                 observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
                 allow=allowed, audit=audit_log, secrets=secrets,
             )  # fmt: skip
-            asyncio.run(run_proxy(proxy))
+            asyncio.run(run_proxy(proxy, top_url, out))
         except BaseException:
             close_or_discard(writer)
             raise
@@ -287,9 +290,23 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
     return bool(lines)
 
 
-async def run_proxy(proxy: RecordingProxy) -> None:
-    """Run the proxy until SIGINT, SIGTERM or SIGHUP."""
+async def run_proxy(proxy: RecordingProxy, top_url: str | None, out: str) -> None:
+    """Run the proxy until SIGINT, SIGTERM or SIGHUP; `polymux top` can watch it at `top_url`."""
     stop = stop_event()
-    async with proxy:
+
+    def counters() -> dict[str, int]:
+        stats = proxy.stats
+        made = {
+            "connections": stats.connections,
+            "open": stats.open,
+            "not_forwarded": stats.refused,
+            "dialer_bytes": stats.bytes_dialer,
+            "upstream_bytes": stats.bytes_acceptor,
+        }
+        if proxy.disk_full:
+            made["waiting_for_disk_space"] = 1
+        return made
+
+    async with recorder_state(top_url, out, counters), proxy:
         warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")
         await stop.wait()
