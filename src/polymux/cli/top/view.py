@@ -66,9 +66,9 @@ class Column:
 
 
 STREAM_COLUMNS: Final = (
-    Column("stream", 10), Column("name", 0), Column("waits", 9, True), Column("why", 12),
+    Column("stream", 7), Column("name", 0), Column("waits", 9, True), Column("why", 12),
     Column("behind", 7), Column("window", 6, True), Column("rate", 11, True),
-    Column("bytes", 9, True), Column("frames", 9, True, 100), Column("stalled", 9, True, 112),
+    Column("bytes", 8, True), Column("frames", 9, True, 100), Column("stalled", 9, True, 112),
     Column("age", 10, True, 124),
 )  # fmt: skip
 SESSION_COLUMNS: Final = (
@@ -77,6 +77,12 @@ SESSION_COLUMNS: Final = (
     Column("rate", 11, True), Column("streams", 8, True, 96), Column("frames", 9, True, 106),
     Column("bytes", 9, True, 116), Column("lasted", 11, True, 128),
 )  # fmt: skip
+
+
+def stream_columns(many_sessions: bool) -> tuple[Column, ...]:
+    """The columns of streams; with several sessions, the first one names the session too."""
+    first = Column("stream", 11 if many_sessions else 7)
+    return (first, *STREAM_COLUMNS[1:])
 
 
 class TopView:
@@ -274,13 +280,13 @@ class TopView:
             lines = [Text(fit("time          session stream   finding", width), HEAD)]
             made = [finding_line(row, width) for row in shown if isinstance(row, FindingLine)]
         else:
+            many = self.state.totals.open_sessions > 1
             columns = [
                 column
-                for column in (STREAM_COLUMNS if self.tab == 0 else SESSION_COLUMNS)
+                for column in (stream_columns(many) if self.tab == 0 else SESSION_COLUMNS)
                 if width >= column.min_screen
             ]
             lines = [Text(join_cells(columns, [c.title for c in columns], width), HEAD)]
-            many = self.state.totals.open_sessions > 1
             made = [self._row_line(row, columns, width, many) for row in shown]
         if shown and self._index - self._top < len(made):
             made[self._index - self._top].stylize(SELECTED)

@@ -35,12 +35,32 @@ function showRule(index) {
   box.showModal();
 }
 
+/** What a cause of stalls means: the page behind the finding, as a rule has one. */
+function showCause(cause) {
+  const finding = data.findings.find((f) => f.cause === cause);
+  const box = byId("rule");
+  fill(box,
+    el("h2", { id: "rule-name" }, cause),
+    el("p", { class: "sentence" }, CAUSE_MEANINGS[cause]),
+    el("dl", {},
+      el("dt", {}, "what to do"), el("dd", {}, CAUSE_REMEDIES[cause]),
+      finding && [el("dt", {}, "found"), el("dd", {}, findingSums(finding) || many(finding.count, "time"))]),
+    finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
+    finding && el("ul", { class: "items" }, finding.items.map((item) => {
+      const node = itemNode(item);
+      node.addEventListener("click", () => box.close());
+      return node;
+    })),
+    closeButton(box));
+  box.showModal();
+}
+
 function closeButton(box) {
   return el("p", { class: "close" }, el("button", { type: "button", autofocus: true, on: { click: () => box.close() } }, "Close"));
 }
 
 const KEYS = [
-  ["1 … 5", "go to a part of the report"],
+  ["1 … 6", "go to a part of the report"],
   ["/", "filter the streams"],
   ["Tab", "next control"],
   ["↑ ↓ PgUp PgDn", "move through a table or the lanes"],
@@ -48,6 +68,7 @@ const KEYS = [
   ["← →", "move in time on the lanes; with Shift ten steps"],
   ["+ − 0", "zoom in, out, whole session (on the lanes)"],
   ["Esc", "clear a filter; on the lanes: whole session, then all streams"],
+  ["c", "commands for what is shown, to copy"],
   ["t", "light, dark or the system's colours"],
   ["?", "this list"],
 ];
