@@ -24,7 +24,7 @@ function showRule(index) {
       rule.origin && [el("dt", {}, "comes from"), el("dd", {}, ORIGIN_WORDS[rule.origin] || rule.origin)],
       rule.reaction && [el("dt", {}, "a live session"), el("dd", {}, REACTION_WORDS[rule.reaction] || rule.reaction)],
       el("dt", {}, "broken"), el("dd", {}, many(rule.count, "time"), rule.possible ? `, ${count(rule.possible)} of them only possible` : "")),
-    rule.example.length > 0 && [el("h3", {}, "An example: ", rule.story), el("pre", { class: "example" }, rule.example.join("\n"))],
+    rule.example.length > 0 && [el("h3", {}, "An example: ", rule.story), el("pre", { class: "example", tabindex: "0" }, rule.example.join("\n"))],
     finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
     finding && el("ul", { class: "items" }, finding.items.map((item) => {
       const node = itemNode(item);

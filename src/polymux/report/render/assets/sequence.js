@@ -57,33 +57,54 @@ function showSequence() {
       `show ${many(Math.min(left, 4 * SEQUENCE_ROWS), "more row", "more rows")} of ${count(left)}`));
 }
 
+const SPENDS = /^(Content|STREAM_DATA|Write)$|^Data/; // kinds of frames that cost credit
+const GRANTS = /^(Offer|OfferAccepted|ContentProcessed|STREAM_REQUEST_DATA|GiveCredit)$|^WindowUpdate/;
+const RESIZES = "ChannelWindowAdjust"; // names the new size of a window
+const FORGOES = "ForgoCredit";
+
+/** What a frame costs: a byte, a message or an item; null if its frames do not add up to `units`. */
+function costOf(contents, units) {
+  const sum = (cost) => contents.reduce((all, frame) => all + cost(frame), 0);
+  const costs = [["bytes", (f) => f.payload], ["messages", () => 1], ["items", (f) => f.amount || 0]];
+  return costs.find(([, cost]) => sum(cost) === units) || null;
+}
+
 /**
  * The credit that a side has left after each frame, by the frame: what it was granted less what it
  * spent. Null without credit, or where the frames in this report do not show all of it.
  */
 function ledgerOf(stream, frames, side) {
-  const granted = side ? stream.creditA : stream.creditD;
-  const units = side ? stream.unitsA : stream.unitsD;
-  const bytes = side ? stream.bytesA : stream.bytesD;
-  if (granted === null || frames.length !== stream.framesD + stream.framesA) return null;
-  if (frames.some((f) => f.kind.startsWith("ChannelWindow"))) return null; // the window changes its size
-  const contents = frames.filter((f) => f.side === side && f.payload > 0 && f.amount === null);
-  const perFrame = units !== bytes;
-  if (perFrame && units !== contents.length) return null; // spent in items, which frames do not list
-  const grants = frames.filter((f) => f.side !== side && f.amount !== null);
-  const before = Number(granted) - grants.reduce((sum, f) => sum + f.amount, 0);
-  let credit = before;
-  let peak = before;
+  const total = side ? stream.creditA : stream.creditD;
+  if (total === null || frames.length !== stream.framesD + stream.framesA) return null;
+  const spending = frames.filter((f) => f.side === side && SPENDS.test(f.kind));
+  const found = costOf(spending, side ? stream.unitsA : stream.unitsD);
+  if (!found || frames.some((f) => f.kind === FORGOES)) return null;
+  const [unit, cost] = found;
+  const steps = new Map(spending.map((f) => [f, -cost(f)]));
+  let granted = 0;
+  let window = 0;
+  for (const frame of frames) {
+    if (frame.side === side || frame.amount === null) continue;
+    let amount = 0;
+    if (frame.kind === RESIZES) amount = Math.max(0, frame.amount - window);
+    else if (GRANTS.test(frame.kind)) amount = frame.amount;
+    else continue;
+    if (frame.kind.startsWith("Offer") || frame.kind === RESIZES) window = Math.max(window, frame.amount);
+    granted += amount;
+    steps.set(frame, amount);
+  }
+  let credit = Number(total) - granted;
+  if (credit < 0) return null;
+  let peak = credit;
   const left = new Map();
   for (const frame of frames) {
-    if (frame.side !== side && frame.amount !== null) credit += frame.amount;
-    else if (frame.side === side && frame.payload > 0 && frame.amount === null) credit -= perFrame ? 1 : frame.payload;
-    else continue;
+    if (!steps.has(frame)) continue;
+    credit += steps.get(frame);
+    if (credit < 0 && frame.verdict !== 2) return null; // these are not the numbers of a ledger
     left.set(frame, credit);
     peak = Math.max(peak, credit);
-    if (credit < 0 && frame.verdict !== 2) return null; // the numbers are not those of a ledger
   }
-  return before < 0 || peak <= 0 ? null : { left, peak, unit: perFrame ? "messages" : "bytes" };
+  return peak > 0 ? { left, peak, unit } : null;
 }
 
 /** The rows of the picture: frames, runs of frames that are alike, pauses and stalls. */
@@ -116,7 +137,7 @@ function sequenceRowsOf(stream, frames) {
 /** Whether a frame can stand in one arrow with those before it: content of the same side. */
 function isAlike(first, frame) {
   return first !== undefined && first.side === frame.side && first.kind === frame.kind
-    && first.verdict === 0 && frame.verdict === 0 && first.amount === null && frame.amount === null;
+    && first.verdict === 0 && frame.verdict === 0 && (frame.amount === null || SPENDS.test(frame.kind));
 }
 
 function sequencePicture(stream, rows, frames, ledgers) {
@@ -163,7 +184,7 @@ function frameWords(frame, run, ledgers) {
   const payload = run.reduce((sum, each) => sum + each.payload, 0);
   if (payload) parts.push(sizeText(payload));
   if (run.length > 1 && frame.at > run[0].at) parts.push(`in ${durationText(frame.at - run[0].at)}`);
-  if (frame.amount !== null) parts.push(`${count(frame.amount)}`);
+  if (frame.amount !== null && !SPENDS.test(frame.kind)) parts.push(`${GRANTS.test(frame.kind) ? "+" : ""}${count(frame.amount)}`);
   if (frame.verdict) parts.push(frame.verdict === 2 ? "✖ violation" : "crossed");
   const own = ledgers[frame.side];
   const peer = ledgers[1 - frame.side];
@@ -172,7 +193,7 @@ function frameWords(frame, run, ledgers) {
   return parts.join(" · ");
 }
 
-const creditText = (ledger, left) => (ledger.unit === "bytes" ? sizeText(Math.max(0, left)) : many(Math.max(0, left), "message"));
+const creditText = (ledger, left) => (ledger.unit === "bytes" ? sizeText(Math.max(0, left)) : `${count(Math.max(0, left))} ${ledger.unit}`);
 
 /** How much credit a side has left, beside its line: full, part, or an empty box for none. */
 function creditBar(ledger, side, left, line, y) {
