@@ -1,6 +1,6 @@
 """Write docs/top.svg: the screen of `polymux top` over real sessions, some of whose streams wait.
 
-    python -m tools.top_picture
+python -m tools.top_picture
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ def test_commands_name_what_is_shown_and_can_be_copied(told: Path, open_alone: O
         "polymux", "frames", "demo.pcapng", "--session", "5f0c3a7be1d24c88", "--stream", "d5",
     ]  # fmt: skip
     sql = commands[2][-1]
-    assert sql == (
-        "select * from stalls where session_id = '5f0c3a7be1d24c88' and stream = 'd5'"
-    )
+    assert sql == ("select * from stalls where session_id = '5f0c3a7be1d24c88' and stream = 'd5'")
     page.run("navigator.clipboard.writeText = (copied) => { window.__copied = copied; }")
     page.click("#commands-list li:first-child button")
     page.wait("window.__copied !== undefined")

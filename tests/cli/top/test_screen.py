@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import BROKEN, MS, START, Ran, in_terminal
 from tests.cli.top.tmux import Terminal
 
-from polymux.capture import PcapngWriter, TcpConnectionWriter
+from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
 
 
 class Recording:
@@ -20,7 +20,7 @@ class Recording:
         self.writer = PcapngWriter(str(path))
         self.talk = TcpConnectionWriter(
             self.writer, ("10.0.0.1", 4000), ("10.0.0.2", 9000), START,
-            comment="polymux protocol=mplex vantage=middle",
+            comment=hint_comment("mplex", "middle"),
         )  # fmt: skip
 
     def send(self, side: int, data: bytes, at: int) -> None:
@@ -103,8 +103,10 @@ def test_streams_are_sorted_filtered_paused_and_opened_by_keys(tmp_path: Path) -
         recording.send(0, varint(42 << 3 | 2) + b"\x04more", 400)
         terminal.press("p")
         terminal.wait("3 frames")
-        terminal.press("Escape", "Escape")
-        terminal.wait("1 to 1")
+        terminal.press("Escape")
+        terminal.wait("filter: stream-04")
+        terminal.press("Escape")
+        terminal.wait(lambda text: "of 100" in text and "filter:" not in text)
         terminal.press("?")
         assert "head-of-line" in terminal.wait("Why a stream waits")
         terminal.press("x", "End")
@@ -145,7 +147,9 @@ def test_without_colour_nothing_but_weight_and_inversion_is_used(tmp_path: Path)
     recording.close(10)
 
 
-def test_a_terminal_that_cannot_be_drawn_on_is_said(tmp_path: Path, run: Callable[..., Ran]) -> None:
+def test_a_terminal_that_cannot_be_drawn_on_is_said(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
     recording = Recording(tmp_path / "talk.pcapng")
     recording.close(10)
     piped = run("top", str(tmp_path / "talk.pcapng"))

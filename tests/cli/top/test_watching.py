@@ -14,7 +14,7 @@ from tests.cli.conftest import BROKEN, CLEAN, MS, START, Ran
 from tests.cli.top.test_screen import Recording
 
 import polymux
-from polymux.capture import RotatingWriter, TcpConnectionWriter
+from polymux.capture import RotatingWriter, TcpConnectionWriter, hint_comment
 from polymux.capture.io.growing import GrowingCapture
 from polymux.cli.top.processes import MeterWatch
 from polymux.cli.top.state_client import StateClient
@@ -61,7 +61,7 @@ def test_a_rotation_is_one_recording_by_its_name_and_by_its_directory(
     with RotatingWriter(tmp_path / "talk.pcapng", max_bytes=400) as writer:
         talk = TcpConnectionWriter(
             writer, ("10.0.0.1", 4000), ("10.0.0.2", 9000), START,
-            comment="polymux protocol=mplex vantage=middle",
+            comment=hint_comment("mplex", "middle"),
         )  # fmt: skip
         for side, data, at in BROKEN:
             talk.data(side, data, START + at * MS)
@@ -180,9 +180,7 @@ def test_a_stream_of_a_program_that_has_no_credit_says_so(tmp_path: Path) -> Non
                 stream = await session.open()
                 sending = asyncio.create_task(stream.send(bytes(2 << 20)))
                 loop = asyncio.get_running_loop()
-                watch = MeterWatch(
-                    await loop.run_in_executor(None, StateClient, f"unix://{path}")
-                )
+                watch = MeterWatch(await loop.run_in_executor(None, StateClient, f"unix://{path}"))
                 while True:
                     state = await loop.run_in_executor(None, watch.state)
                     if state.streams and state.streams[0].cause:

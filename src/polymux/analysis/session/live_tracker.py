@@ -117,6 +117,9 @@ class LiveTracker(LiveAnalyzer):
         view = self._new_view(analyzer, session)
         rows = self._rows.get(analyzer)
         if tracker is None or observer is None or rows is None:
+            # Its bytes are counted when it is over.
+            seen = zip(session.reassembled_bytes, session.missing_bytes, strict=True)
+            view.bytes_dialer, view.bytes_acceptor = (sum(counts) for counts in seen)
             return view
         connection = observer.connection
         table = observer.protocol.streams

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polymux.cli.top.view import TopView
 
 DEFAULT_RATE: Final = 5.0  # screens a second
+SETTLE_SECONDS: Final = 0.25  # longer than a capture must be silent to be read to its end
 READ_SECONDS: Final = 0.05  # longest time between two looks at the keys
 
 
@@ -98,8 +99,10 @@ def open_watch(request: CaptureRequest) -> Watch:
 
 def print_once(watch: Watch) -> None:
     """Read what there is, and print totals, sessions, streams and findings as JSON lines."""
-    while watch.pump(1.0):
-        pass
+    for pause in (SETTLE_SECONDS, 0.0):
+        while watch.pump(1.0):
+            pass
+        time.sleep(pause)  # then a protocol that is not decided yet is decided by what there is
     state = watch.state()
     totals = {"what": state.title, "status": state.status, **asdict(state.totals)}
     json_line({"table": "totals", **totals})

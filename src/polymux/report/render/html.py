@@ -20,7 +20,14 @@ _SCRIPTS: Final = (
     "paint.js", "lanes.js", "throughput.js", "sequence.js", "streams.js", "frames.js",
     "rules.js", "commands.js", "address.js", "main.js",
 )  # fmt: skip
-_STYLES: Final = ("uPlot.min.css", "colours.css", "layout.css", "parts.css", "sequence.css", "print.css")
+_STYLES: Final = (
+    "uPlot.min.css",
+    "colours.css",
+    "layout.css",
+    "parts.css",
+    "sequence.css",
+    "print.css",
+)
 _TEMPLATE: Final = "report.html.j2"
 _ESCAPES: Final = str.maketrans(
     {
