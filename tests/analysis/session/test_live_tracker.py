@@ -1,4 +1,4 @@
-"""Sessions measured while they are captured: the same stalls as afterwards, and pauses that last."""
+"""Sessions measured while they are captured: the stalls of the tables, and pauses that last."""
 
 from __future__ import annotations
 
