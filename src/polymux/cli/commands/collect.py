@@ -174,12 +174,7 @@ def collect(
             if isinstance(problem, Unreachable):
                 raise click.UsageError(str(problem)) from None
             raise
-        try:
-            async with recorder_state(top_url, out, lambda: collector_counters(collector)):
-                return await run_until_stopped(collector, protocols, grace, stop)
-        except BadUrl:
-            await collector.close(0)
-            raise
+        return await run_watched(collector, top_url, protocols, grace, stop)
 
     with queued_output(), open_audit_log(audit) as audit_log:
         code = asyncio.run(run())
@@ -196,6 +191,22 @@ def collector_counters(collector: Collector) -> dict[str, int]:
         "written_bytes": log.bytes_written,
         "not_durable_bytes": log.bytes_written - log.bytes_durable,
     }
+
+
+async def run_watched(
+    collector: Collector,
+    top_url: str | None,
+    protocols: tuple[str, ...],
+    grace: float,
+    stop: asyncio.Event,
+) -> int:
+    """`run_until_stopped`, while `polymux top` can watch it at `top_url`."""
+    try:
+        async with recorder_state(top_url, collector.out, lambda: collector_counters(collector)):
+            return await run_until_stopped(collector, protocols, grace, stop)
+    except BadUrl:
+        await collector.close(0)
+        raise
 
 
 async def run_until_stopped(
