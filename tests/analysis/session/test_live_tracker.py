@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.analysis.constructed_stall_cases import all_cases, without_credit
-from tests.analysis.constructed_stalls import SIDES
 from tests.analysis.recorded_conversation import analyse
 
 from polymux.analysis.options import AnalysisOptions
@@ -81,7 +80,6 @@ def test_a_pause_without_credit_is_seen_while_it_lasts(tmp_path: Path) -> None:
         (view,) = [view for view in session.streams if view.key == stream]
         assert view.stall is not None, case.name
         assert (view.stall.cause, view.stall.side) == ("no-credit", side), case.name
-        assert abs(watched.last_at + lasts * MS - view.stall.began - lasts * MS) <= 2 * MS
+        assert abs(watched.last_at - int(view.stall.began)) <= 2 * MS
         half = view.dialer if side == 0 else view.acceptor
         assert half.credit == 0
-        assert SIDES[side] in ("dialer", "acceptor")

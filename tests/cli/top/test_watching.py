@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import BROKEN, CLEAN, MS, START, Ran
 from tests.cli.top.test_screen import Recording
+from tests.cli.top.tmux import POLYMUX
 
 import polymux
 from polymux.capture import RotatingWriter, TcpConnectionWriter, hint_comment
@@ -251,3 +253,55 @@ def test_an_answer_that_is_no_state_is_an_error(answer: str, tmp_path: Path) -> 
             client.close()
 
     in_loop(check)
+
+
+@pytest.mark.parametrize("kind", ["record", "collect"])
+def test_a_recorder_is_watched_at_its_socket(
+    kind: str, tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    """The command as a child process, one session through it, and what `top` says of it."""
+    url = f"unix://{tmp_path / 'top.sock'}"
+    out = str(tmp_path / ("talk.pcapng" if kind == "record" else "captures"))
+
+    async def talk() -> None:
+        server = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
+        listen = "tcp://127.0.0.1:0"
+        arguments = (
+            ("record", listen, server.url, "-o", out, "--protocol", "mplex")
+            if kind == "record"
+            else ("collect", "--listen", listen, "--protocol", "mplex", "--out", out)
+        )
+        child = await asyncio.create_subprocess_exec(
+            *POLYMUX, *arguments, "--top", url, stderr=asyncio.subprocess.PIPE
+        )
+        assert child.stderr is not None
+        line = (await child.stderr.readline()).decode()
+        assert "listening at" in line, line
+        address = line.split()[2].rstrip(",")
+        async with polymux.connect(address, protocol="mplex") as session:
+            async with await session.open("logs") as stream:
+                await stream.send(b"hello")
+                if kind == "record":
+                    assert await stream.receive() == b"hello"
+                await asyncio.get_running_loop().run_in_executor(None, watch)
+                await stream.end()
+        child.terminate()
+        await child.wait()
+        await server.close()
+
+    def watch() -> None:
+        client = StateClient(url)
+        state = client.request()
+        client.close()
+        assert state["kind"] == "recorder"
+        assert state["capture"] == out
+        assert state["counters"]["open"] == 1
+        deadline = time.monotonic() + 40
+        while True:  # the collector may not have received the first frame yet
+            (totals,) = once(run, url)["totals"]
+            if totals["streams"] or time.monotonic() > deadline:
+                break
+        assert (totals["sessions"], totals["streams"]) == (1, 1)
+        assert str(totals["what"]).startswith(url)
+
+    in_loop(talk)
