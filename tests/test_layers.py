@@ -24,7 +24,7 @@ ALLOWED = {
     "spark": {"text", "aio", "analysis", "capture", "protocols", "core"},
     "report": {"text", "spark", "analysis", "capture", "protocols", "core"},
     "testing": {"protocols", "core"},
-    "metrics": {"core"},
+    "metrics": {"aio", "core"},
     "cli": {
         "text",
         "report",

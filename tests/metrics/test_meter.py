@@ -21,6 +21,7 @@ class Session:
 
     def __init__(self, protocol: str = "mplex", side: int = 1) -> None:
         self.endpoint = Endpoint(create(protocol, Limits(), side), side, direct=True)
+        self.peer = "127.0.0.1:9000"
         self.bytes_sent = 0
         self.failure: Exception | None = None
         self.open_streams = 0

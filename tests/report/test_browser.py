@@ -85,7 +85,7 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
     ):
         assert sentence in wrong
     parts = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")
-    assert parts == ["wrong", "sessions", "session", "streams", "frames"]
+    assert parts == ["wrong", "sessions", "session", "sequence", "streams", "frames"]
 
 
 def test_lanes_and_throughput_are_drawn(told: Path, open_alone: Opener) -> None:
@@ -269,7 +269,7 @@ def test_the_help_lists_every_key_in_words(told: Path, open_alone: Opener) -> No
     shown = text(page, "#help")
     assert "[object" not in shown
     listed = page.run("document.querySelectorAll('#help dt kbd').length")
-    assert listed == page.run("document.querySelectorAll('#help dd').length") == 10
+    assert listed == page.run("document.querySelectorAll('#help dd').length") == 11
     for words in ("filter the streams", "zoom in, out, whole session", "this list"):
         assert words in shown
 

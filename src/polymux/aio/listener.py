@@ -356,8 +356,10 @@ async def bind_tcp_sockets(host: str, port: int, backlog: int) -> list[socket.so
     return sockets
 
 
-def bind_unix_socket(path: str, backlog: int) -> socket.socket:
+def bind_unix_socket(path: str, backlog: int, mode: int | None = None) -> socket.socket:
     """Return a socket that listens at `path`, instead of a dead one if there is one.
+
+    `mode` are its permissions, which it has before anything can connect; None: as the umask says.
 
     Raises:
         OSError: A server answers there, or the path is not a socket.
@@ -374,6 +376,8 @@ def bind_unix_socket(path: str, backlog: int) -> socket.socket:
                     )
                 os.unlink(path)
             bound.bind(path)
+            if mode is not None:
+                os.chmod(path, mode)
             bound.listen(backlog)  # within the lock: until then it looks dead
     except BaseException:
         bound.close()

@@ -50,6 +50,7 @@ from polymux.capture.tcp.sessions import StreamBatch, TcpSession
 MAX_TRACKED_FLOWS: Final = 16_384
 _unpack_ref = struct.Struct("<qqqq").unpack_from
 _EVENTS_PER_BATCH: Final = 256
+STILL_CLOSED: Final = 1 << 62  # end of a span that has not ended; later than any timestamp
 
 
 class LiveSession(TcpSession):
@@ -145,6 +146,22 @@ class LiveSession(TcpSession):
                 self._join_payload(0, b"")
             self._store_totals(reassembler)
         self.over = True
+
+    def update_tcp_facts(self) -> None:
+        """Set `rtt_ns`, `zero_windows` and `retransmissions` to what the packets so far show.
+
+        A window that is still closed counts as closed without end.
+        """
+        reassembler = self._reassembler
+        dialer, acceptor = reassembler.dialer, reassembler.acceptor
+        spans = [dialer.receive_blocked_spans(acceptor), acceptor.receive_blocked_spans(dialer)]
+        for side, direction in enumerate((dialer, acceptor)):
+            if direction.zero_window_since >= 0:
+                spans[side].append((int(direction.zero_window_since), STILL_CLOSED))
+        self.zero_windows = (spans[0], spans[1])
+        self.retransmissions = (dialer.retransmission_spans, acceptor.retransmission_spans)
+        round_trip = int(reassembler.round_trip())
+        self.rtt_ns = round_trip if round_trip >= 0 else None
 
     def set_hint(self, text: str) -> None:
         """Use the hint of one of its packets, unless an earlier packet had one."""

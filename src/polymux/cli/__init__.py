@@ -38,7 +38,7 @@ from polymux.core.errors import (
 COMMANDS = (
     "analyze", "annotate", "check", "collect", "connect", "decode", "demo", "diff", "dissector",
     "doctor", "export", "follow", "frames", "index", "keys", "ls", "record", "recover", "redact",
-    "report", "rules", "serve", "sql",
+    "report", "rules", "serve", "sql", "top",
 )  # fmt: skip
 
 ALIASES = {"analyse": "analyze"}

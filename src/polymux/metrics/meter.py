@@ -7,6 +7,7 @@ keeps totals, never the session object.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import fields
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import Side
+from polymux.core.streams import OPEN, StreamState
 from polymux.metrics.families import Family, Labels, counters, gauges
 
 TIMEOUT_NAMES = frozenset(entry.name for entry in fields(Timeouts)) | {"silence"}
@@ -21,12 +23,15 @@ LIMIT_NAMES = frozenset(entry.name for entry in fields(Limits)) | TIMEOUT_NAMES
 UNKNOWN_RULE = "other"  # label for names that are neither a limit nor a known rule
 MAX_PEERS = 1000  # peers with a label of their own; more share one
 FURTHER_PEERS = "other"
+MAX_LISTED_STREAMS = 4096  # of a session, in `Meter.state`
 
 
 class MeteredSession(Protocol):
     """The part of a session that a meter reads."""
 
     endpoint: Endpoint
+
+    peer: str  # address or URL of the peer
 
     @property
     def peer_identity(self) -> object | None:
@@ -104,6 +109,20 @@ class Meter:
             add_gauges(session, current)
         return [*totals.values(), *current.values()]
 
+    def state(self) -> dict[str, object]:
+        """Return the open sessions and their streams, as plain data: for `StateSocket`.
+
+        Of a session with more than MAX_LISTED_STREAMS streams, those with the most data waiting
+        are listed. Names and addresses are those of the peers, and not escaped.
+        """
+        return {
+            "kind": "sessions",
+            "ended_sessions": sum(self._totals["sessions_begun"].values.values()) - len(self._open),
+            "sessions": [
+                session_state(number, session) for number, session in list(self._open.items())
+            ],
+        }
+
 
 def labels_of(session: MeteredSession) -> Labels:
     endpoint = session.endpoint
@@ -142,14 +161,80 @@ def add_gauges(session: MeteredSession, families: dict[str, Family]) -> None:
     """Add the current state of a session to `families`."""
     endpoint = session.endpoint
     labels = labels_of(session)
-    blocked = 0
-    for stream in endpoint.protocol.streams.all():
-        buffers = stream.buffers
-        if buffers is not None and buffers.queued_bytes > 0 and not buffers.scheduled:
-            blocked += 1
+    blocked = sum(map(is_blocked, endpoint.protocol.streams.all()))
     families["sessions"].add(labels, 1)
     families["streams"].add(labels, session.open_streams)
     families["streams_blocked"].add(labels, blocked)
     families["unread_bytes"].add(labels, endpoint.receive_queue.unread_bytes)
     families["queued_bytes"].add(labels, endpoint.scheduler.ready_bytes)
     families["waiting_answers"].add(labels, len(endpoint.scheduler.control_queue))
+
+
+def is_blocked(stream: StreamState) -> bool:
+    """Whether a stream has queued data and no credit to send it."""
+    buffers = stream.buffers
+    return buffers is not None and buffers.queued_bytes > 0 and not buffers.scheduled
+
+
+def session_state(number: int, session: MeteredSession) -> dict[str, object]:
+    """The state of one session for `Meter.state`; `number` tells it from the others."""
+    endpoint = session.endpoint
+    own, peer = endpoint.side, 1 - endpoint.side
+    causality = endpoint.protocol.causality
+    connection = endpoint.connection
+    streams = [stream for stream in endpoint.protocol.streams.all() if is_listed(stream)]
+    listed = streams
+    if len(streams) > MAX_LISTED_STREAMS:
+        listed = heapq.nlargest(MAX_LISTED_STREAMS, streams, key=waiting_bytes)
+    return {
+        "id": f"{number:x}",
+        "protocol": endpoint.protocol.name,
+        "side": labels_of(session)[1],
+        "peer": session.peer,
+        "stream_count": connection.next_serial,
+        "open_streams": len(streams),
+        "frames_sent": causality.frames_sent(own),
+        "frames_received": causality.frames_sent(peer),
+        "bytes_sent": session.bytes_sent,
+        "bytes_received": connection.direction(peer).total_bytes,
+        "queued_bytes": endpoint.scheduler.ready_bytes,
+        "unread_bytes": endpoint.receive_queue.unread_bytes,
+        "read_pauses": session.read_pauses,
+        "violations": {
+            name: count
+            for name, count in list(endpoint.counters.hits.items())
+            if name not in LIMIT_NAMES
+        },
+        "streams": [stream_state(stream, own) for stream in listed],
+    }
+
+
+def is_listed(stream: StreamState) -> bool:
+    """Whether a stream is open, or has data that is not sent or not read."""
+    return not stream.over or waiting_bytes(stream) > 0
+
+
+def waiting_bytes(stream: StreamState) -> int:
+    buffers = stream.buffers
+    return 0 if buffers is None else int(buffers.queued_bytes + buffers.unread_bytes)
+
+
+def stream_state(stream: StreamState, own: int) -> dict[str, object]:
+    """The state of one stream; `own` is the side of this process."""
+    buffers = stream.buffers
+    half, peer_half = stream.half(own), stream.half(1 - own)
+    credit = half.credit_granted - half.credit_spent if half.credit_granted >= 0 else None
+    return {
+        "key": stream.label(),
+        "name": None if stream.name is None else stream.name.decode(errors="replace"),
+        "bytes_sent": half.content_bytes,
+        "bytes_received": peer_half.content_bytes,
+        "frames": half.frames + peer_half.frames,
+        "queued_bytes": 0 if buffers is None else buffers.queued_bytes,
+        "unread_bytes": 0 if buffers is None else buffers.unread_bytes,
+        "credit": credit,
+        "window": half.window if half.window > 0 else None,
+        "no_credit": is_blocked(stream),
+        "ended": half.state != OPEN,
+        "peer_ended": peer_half.state != OPEN,
+    }

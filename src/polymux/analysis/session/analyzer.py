@@ -265,7 +265,7 @@ def _decode_session(
     tracker = SessionTracker(collector, missing)
     observer = Observer(protocol, True, tracker)
     tracker.attach(
-        observer, _make_timeline(session), _make_stall_detector(session, tracker, protocol)
+        observer, _make_timeline(session), make_stall_detector(session, tracker, protocol)
     )
     if detection.mismatch or has_conflicts:
         observer.mark_uncertain()
@@ -277,7 +277,7 @@ def _decode_session(
     tracker.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1])
     if layer is not None:
         tracker.use_wire_offsets(*layer.offsets)
-    rows = SessionRows(summary.session_id, emit, batcher, options.tables, _has_requests(protocol))
+    rows = SessionRows(summary.session_id, emit, batcher, options.tables, has_requests(protocol))
     if missing is not None and layer is None:
         _add_missing_beginning(missing, session)
     batches = (
@@ -412,9 +412,10 @@ def _make_timeline(session: TcpSession) -> Timeline:
     return Timeline(started, bucket_width_us(max(0, session.ended_at // 1000 - started)))
 
 
-def _make_stall_detector(
+def make_stall_detector(
     session: TcpSession, tracker: SessionTracker, protocol: Protocol
 ) -> StallDetector:
+    """The stall detector of a session, with what TCP shows of it."""
     closed, repaired = session.zero_windows, session.retransmissions
     rtt = session.rtt_ns if session.rtt_ns is not None else -1
     return StallDetector(
@@ -426,11 +427,11 @@ def _make_stall_detector(
         repaired[1],
         protocol.two_way,
         protocol.needs_acceptance,
-        _has_requests(protocol),
+        has_requests(protocol),
     )
 
 
-def _has_requests(protocol: Protocol) -> bool:
+def has_requests(protocol: Protocol) -> bool:
     """Whether every stream of this protocol is a request and its reply."""
     return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
 

@@ -1,4 +1,6 @@
-"""Live analysis: the frames of sessions that are still open, emitted as they complete.
+"""Live analysis: sessions that are still open, decoded as their packets arrive.
+
+`LiveAnalyzer` emits their frames as they complete; `live_tracker` also measures their streams.
 
 The protocol of a session is decided once its first bytes suffice, or once the capture is idle.
 Until then its bytes are held: at most FULL_SAMPLE_BYTES of a session, MAX_UNDECIDED_BYTES of all.
@@ -24,11 +26,13 @@ from polymux.analysis.session.analyzer import (
     CLOSED_STREAMS_REMEMBERED,
     MAX_OPEN_STREAMS,
     begins_in_middle,
+    make_stall_detector,
     open_stream_count,
 )
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.analysis.tls.live import LiveOpening
-from polymux.analysis.tracking.session_tracker import SkippedPrefix
+from polymux.analysis.tracking.session_tracker import SessionTracker, SkippedPrefix
+from polymux.analysis.tracking.timeline import Timeline
 from polymux.capture import StreamBatch
 from polymux.capture.live_reader import LiveSession
 from polymux.capture.tcp.reassembly import GAP, PAYLOAD, UNDECODABLE
@@ -43,11 +47,22 @@ MAX_UNDECIDED_BYTES: Final = 32 << 20  # held for all sessions whose protocol is
 OnWarning = Callable[[str, str], None]
 
 
-class LiveSessionAnalyzer:
-    """Decides the protocol of one live session, decodes it and returns its frames."""
+NO_TIMELINE_US: Final = 1 << 50  # width of a bucket that does not end
 
-    def __init__(self, session: LiveSession, options: AnalysisOptions, keys: KeyLog) -> None:
+
+class LiveSessionAnalyzer:
+    """Decides the protocol of one live session, decodes it and returns its frames.
+
+    With `tracks`, its streams are measured too, by `tracker`, which exists once the protocol is
+    decided.
+    """
+
+    def __init__(
+        self, session: LiveSession, options: AnalysisOptions, keys: KeyLog, tracks: bool = False
+    ) -> None:
         self.session = session
+        self.tracker: SessionTracker | None = None
+        self._tracks = tracks
         self.session_id = make_session_id(session.flow, session.started_at)
         self.detection: Detection | None = None
         self.pending_bytes = 0
@@ -62,6 +77,7 @@ class LiveSessionAnalyzer:
         self._observer: Observer | None = None
         self._skipped_prefix = SkippedPrefix(0, 0)
         self._opening = LiveOpening(keys)
+        self._tcp_facts: tuple[object, ...] = ()
 
     def receive(self) -> None:
         """Process the bytes that arrived since the last call."""
@@ -69,6 +85,7 @@ class LiveSessionAnalyzer:
 
     def _receive(self, batches: list[StreamBatch]) -> None:
         if self._observer is not None:
+            self._update_tcp_facts()
             for batch in batches:
                 self._feed(self._observer, batch)
         elif self.detection is None:
@@ -143,8 +160,21 @@ class LiveSessionAnalyzer:
 
     def decide_boundaries(self) -> None:
         """Nothing arrived for a while: hold no bytes back for the start of a frame any longer."""
-        if self._observer is not None:
+        if self.tracker is not None:
+            self.tracker.release_held()
+        elif self._observer is not None:
             self._observer.decide_boundaries()
+
+    @property
+    def observer(self) -> Observer | None:
+        """Decodes the session; None until the protocol is decided."""
+        return self._observer
+
+    def limit_streams(self) -> None:
+        """Stop decoding if more than MAX_OPEN_STREAMS streams are open at once."""
+        observer = self._observer
+        if observer is not None and open_stream_count(observer) > MAX_OPEN_STREAMS:
+            self._stop_decoding(observer)
 
     def take_rows(self) -> list[Row]:
         """The frames completed since the last call, as rows of the `frames` table."""
@@ -153,8 +183,7 @@ class LiveSessionAnalyzer:
             return []
         observer.take_removed_streams()
         observer.take_violations()
-        if open_stream_count(observer) > MAX_OPEN_STREAMS:
-            self._stop_decoding(observer)
+        self.limit_streams()
         rows = self._opening.with_wire_offsets(take_frame_rows(observer), observer)
         return [{"session_id": self.session_id, **row} for row in rows]
 
@@ -165,6 +194,10 @@ class LiveSessionAnalyzer:
         if self._observer is not None:
             for batch in self._opening.finish(self.session.ended_at):
                 self._feed(self._observer, batch)
+            if self.tracker is not None:
+                self._update_tcp_facts()
+                self.tracker.close(self.session.ended_at)
+                return
             ends = self.session.ends
             self._observer.finish(self.session.ended_at, ends[0] is not None, ends[1] is not None)
 
@@ -185,19 +218,48 @@ class LiveSessionAnalyzer:
     def _start_decoding(self, detection: Detection, protocol: str) -> None:
         session = self.session
         vantage = Vantage[(session.vantage_hint or "middle").upper()]
-        observer = Observer(
-            create(protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage)
+        made = create(
+            protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage
         )
+        if self._tracks:
+            tracker = SessionTracker(None)
+            observer = Observer(made, True, tracker)
+            session.update_tcp_facts()
+            timeline = Timeline(session.started_at // 1000, NO_TIMELINE_US)
+            tracker.attach(observer, timeline, make_stall_detector(session, tracker, made))
+            self.tracker = tracker
+        else:
+            observer = Observer(made)
         if detection.mismatch:
             observer.mark_uncertain()
         if begins_in_middle(session, detection) and not self._opening.is_tls:
             observer.begin_in_middle()
         self._skipped_prefix = SkippedPrefix(detection.skip_bytes[0], detection.skip_bytes[1])
+        if self.tracker is not None:
+            self.tracker.skip_prefix(*detection.skip_bytes)
+            if self._opening.offsets is not None:
+                self.tracker.use_wire_offsets(*self._opening.offsets)
         for batch in self._pending:
             self._feed(observer, batch)
         self._observer = observer
 
+    def _update_tcp_facts(self) -> None:
+        """Tell the stall detector what TCP has shown since the last call."""
+        if self.tracker is None:
+            return
+        session = self.session
+        session.update_tcp_facts()
+        closed, repaired = session.zero_windows, session.retransmissions
+        facts = session.rtt_ns, *map(len, (*closed, *repaired)), closed[0][-1:], closed[1][-1:]
+        if facts != self._tcp_facts:
+            self._tcp_facts = facts
+            rtt = session.rtt_ns if session.rtt_ns is not None else -1
+            self.tracker.stalls.set_tcp_facts(rtt, *closed, *repaired)
+
     def _feed(self, observer: Observer, batch: StreamBatch) -> None:
+        if self.tracker is not None:
+            self.tracker.feed(batch.events, batch.data)
+            return
         start = 0
         connection = observer.connection
         for n in range(batch.count):
@@ -252,6 +314,8 @@ class LiveAnalyzer:
         self._id_prefix = id_prefix
         self._on_warning = on_warning
         self._analyzers: dict[LiveSession, LiveSessionAnalyzer | None] = {}
+        self.tracks = False
+        """Whether the streams of sessions are measured (`LiveSessionAnalyzer.tracker`)."""
         self._undecided: dict[LiveSessionAnalyzer, int] = {}  # with the bytes that each holds
         self._pending_bytes = 0  # held by all undecided sessions
 
@@ -273,7 +337,7 @@ class LiveAnalyzer:
             return
         if session not in self._analyzers:
             self.session_count += 1
-            analyzer = LiveSessionAnalyzer(session, self._options, self._keys)
+            analyzer = LiveSessionAnalyzer(session, self._options, self._keys, self.tracks)
             matches = analyzer.session_id.startswith(self._id_prefix)
             self.matched_count += matches
             self._analyzers[session] = analyzer if matches else None
@@ -303,10 +367,14 @@ class LiveAnalyzer:
         if detection is not None and detection.mismatch and not analyzer.mismatch_reported:
             analyzer.mismatch_reported = True
             self._on_warning(analyzer.session_id, detection.mismatch)
-        rows = analyzer.take_rows()
+        self.emit_session_rows(analyzer)
         if analyzer.stop_reason:
             self._on_warning(analyzer.session_id, analyzer.stop_reason)
             analyzer.stop_reason = ""
+
+    def emit_session_rows(self, analyzer: LiveSessionAnalyzer) -> None:
+        """Emit the rows of a session that are complete."""
+        rows = analyzer.take_rows()
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
             self._emit("frames", make_batch("frames", columns))

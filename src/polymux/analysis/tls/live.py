@@ -5,6 +5,7 @@ from __future__ import annotations
 from polymux.analysis.detection.sample import may_begin_client_hello
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.analysis.tls.layer import TlsLayer
+from polymux.analysis.tls.records import OffsetMap
 from polymux.analysis.tls.session import read_client_hello
 from polymux.analysis.tracking.session_tracker import unfinished_frame_offset
 from polymux.capture import StreamBatch
@@ -33,6 +34,11 @@ class LiveOpening:
     def is_tls(self) -> bool:
         """Whether the session begins with the ClientHello of TLS."""
         return self._layer is not None
+
+    @property
+    def offsets(self) -> tuple[OffsetMap, OffsetMap] | None:
+        """From the offsets of opened bytes to those on the wire, of each side; None without TLS."""
+        return (self._layer.offsets[0], self._layer.offsets[1]) if self._layer else None
 
     @property
     def failure(self) -> str:

@@ -22,6 +22,7 @@ from polymux.analysis.tracking.stall_evidence import (
     SENDER_IDLE,
     SLOW_READER,
     DirectionHistory,
+    PendingStall,
     StallRows,
     hol_blocked_text,
 )
@@ -57,14 +58,35 @@ class MissingReplyDetector:
         dialer: DirectionHistory,
         acceptor: DirectionHistory,
     ) -> None:
-        trips = rtt_ns * 5
-        self.late_ns: i64 = trips if trips > LATE_REPLY_NS else LATE_REPLY_NS
-        self.missing_ns: i64 = trips if trips > MISSING_REPLY_NS else MISSING_REPLY_NS
+        self.late_ns: i64 = LATE_REPLY_NS
+        self.missing_ns: i64 = MISSING_REPLY_NS
+        self.set_round_trip(rtt_ns)
         self.two_way: bool = two_way
         self.has_offers: bool = has_offers
         self.has_requests: bool = has_requests
         self.dialer: DirectionHistory = dialer
         self.acceptor: DirectionHistory = acceptor
+
+    def set_round_trip(self, rtt_ns: i64) -> None:
+        """Take another round trip; -1 if unknown."""
+        trips = rtt_ns * 5
+        self.late_ns = trips if trips > LATE_REPLY_NS else LATE_REPLY_NS
+        self.missing_ns = trips if trips > MISSING_REPLY_NS else MISSING_REPLY_NS
+
+    def pending(self, track: StreamTracker, side: i64, now: i64) -> PendingStall | None:
+        """The answer of `side` that is missing at `now`, if one is."""
+        stream = track.stream
+        if self.has_offers and not stream.accepted and track.opener != NEITHER_SIDE:
+            opened = stream.opened_at
+            if side == track.opener or opened == NOT_YET or now - opened < self.missing_ns:
+                return None
+            detail = self.offer_text(track, now - opened, False)
+            return PendingStall(side, opened, NO_REPLY, "", detail)
+        since = self.unanswered_since(track, side, now)
+        if since == NOT_YET:
+            return None
+        detail = self.reply_text(track, side, now - since, False)
+        return PendingStall(side, since, NO_REPLY, "", detail)
 
     def on_accepted(self, rows: StallRows, track: StreamTracker, timestamp: i64) -> bool:
         """An offer was accepted: report the wait if it was late. Return whether it was."""
@@ -159,12 +181,7 @@ class MissingReplyDetector:
 
     def add_offer(self, rows: StallRows, track: StreamTracker, until: i64, answered: bool) -> None:
         opened = track.stream.opened_at
-        offer = f"the {side_name(track.opener)}'s offer"
-        waited = duration_text(until - opened)
-        if answered:
-            detail = f"{offer} waited {waited} for an answer"
-        else:
-            detail = f"{offer} was not answered for {waited}"
+        detail = self.offer_text(track, until - opened, answered)
         side = 1 - track.opener
         full = self.history(side).runs.saturated_ns - track.half(side).saturated_ns_at_last_frame
         self.add_row_with_cause(rows, track, side, opened, until, full, answered, detail)
@@ -242,6 +259,14 @@ class MissingReplyDetector:
 
     def history(self, side: i64) -> DirectionHistory:
         return self.dialer if side == DIALER else self.acceptor
+
+    def offer_text(self, track: StreamTracker, duration_ns: i64, answered: bool) -> str:
+        """The detail of a late or missing answer to an offer."""
+        offer = f"the {side_name(track.opener)}'s offer"
+        waited = duration_text(duration_ns)
+        if answered:
+            return f"{offer} waited {waited} for an answer"
+        return f"{offer} was not answered for {waited}"
 
     def reply_text(self, track: StreamTracker, side: i64, duration_ns: i64, answered: bool) -> str:
         """The detail of a late or missing answer of `side`."""

@@ -524,6 +524,19 @@ class SessionTracker(EventSink):
         if len(self.pending_removal) > 0:
             self.pending_removal = []
 
+    def forget_removed(self, timestamp: i64) -> None:
+        """End the current bucket at `timestamp` without a next one, and drop removed streams.
+
+        For a session without a known end, whose timeline is not wanted: its bucket would never
+        end, and hold every stream that was removed in it.
+        """
+        self.timeline.write_bucket(timestamp)
+        self.timeline.take_rows()
+        for track in self.pending_removal:
+            self.stream_trackers.remove(track)
+        if len(self.pending_removal) > 0:
+            self.pending_removal = []
+
     def release_stream(self, stream: StreamState, timestamp: i64) -> StreamTracker:
         """The stream was removed from the observer's table: finish and return its tracker."""
         track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)

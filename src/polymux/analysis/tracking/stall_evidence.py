@@ -66,6 +66,22 @@ class StallRows:
         self.detail.append(detail)
 
 
+class PendingStall:
+    """A pause that has not ended, of one side of a stream; see `StallRows` for the columns.
+
+    `side` is the side that cannot send, `began` is in nanoseconds.
+    """
+
+    def __init__(
+        self, side: i64, began: i64, cause: str, blocking_stream: str, detail: str
+    ) -> None:
+        self.side: i64 = side
+        self.began: i64 = began
+        self.cause: str = cause
+        self.blocking_stream: str = blocking_stream
+        self.detail: str = detail
+
+
 LATE_CREDIT_ROUND_TRIPS: Final[i64] = 5  # credit after this many round trips is late
 
 
@@ -100,6 +116,17 @@ def no_credit_text(own: HalfTracker, rtt_ns: i64, duration_ns: i64, size: i64) -
     if rtt_ns <= 0 or duration_ns < rtt_ns * LATE_CREDIT_ROUND_TRIPS:
         return full
     return f"{full}: the reader was slow to grant credit"
+
+
+def still_no_credit_text(own: HalfTracker, duration_ns: i64) -> str:
+    """That a half has had no credit for this long, and has none."""
+    half = own.half
+    lasted = duration_text(duration_ns)
+    if half.window > 0 and own.seen_content_bytes > 0:
+        return f"the window of {size_text(half.window)} has been full for {lasted}"
+    if own.seen_content_bytes == 0:
+        return f"no send credit for {lasted}, and nothing sent yet"
+    return f"no send credit for {lasted}, of {half.credit_granted} granted in total"
 
 
 MAX_GAPS: Final = 1024  # gaps remembered; beyond, the older half is dropped

@@ -52,12 +52,15 @@ from polymux.analysis.tracking.stall_evidence import (
     NO_CREDIT,
     SENDER_IDLE,
     SLOW_READER,
+    BusyPeriod,
     BusyRuns,
     DirectionHistory,
     Intervals,
+    PendingStall,
     StallRows,
     hol_blocked_text,
     no_credit_text,
+    still_no_credit_text,
     window_closed_text,
 )
 from polymux.analysis.tracking.stream_tracker import NO_GRANTS, HalfTracker, StreamTracker
@@ -237,6 +240,27 @@ class StallDetector:
                 detail = f"the sender stopped inside a frame for {duration_text(ended - began)}"
             self.add_row(track, side, began, ended, cause, "", detail)
 
+    def window_closed_since(self, track: StreamTracker, side: i64, now: i64) -> i64:
+        """Since when a closed TCP window, which did not open again up to `now`, stalls this half.
+
+        NOT_YET if none does.
+        """
+        own = track.half(side)
+        half = own.half
+        closed = self.history(side).window_closed
+        last = closed.last_start()
+        if (
+            half.state == OPEN
+            and half.content_bytes > 0
+            and not track.stream.over
+            and last >= 0
+            and closed.last_end() >= now
+            and own.last_content_at >= last - self.min_stall_ns
+            and now - last >= self.min_stall_ns
+        ):
+            return last
+        return NOT_YET
+
     def finish(self, track: StreamTracker, ended: i64, complete: bool) -> None:
         """No more frames follow on this stream, which or whose capture ended at `ended`.
 
@@ -247,18 +271,8 @@ class StallDetector:
             own = track.half(side)
             if own.hol_suspected_at != NOT_YET:
                 self.resolve_hol_suspect(track, side, own, own.hol_evidence_weak)
-            half = own.half
-            closed = self.history(side).window_closed
-            last = closed.last_start()
-            if (
-                half.state == OPEN
-                and half.content_bytes > 0
-                and not over
-                and last >= 0
-                and closed.last_end() >= ended
-                and own.last_content_at >= last - self.min_stall_ns
-                and ended - last >= self.min_stall_ns
-            ):
+            last = self.window_closed_since(track, side, ended)
+            if last != NOT_YET:
                 began = last if last > own.last_content_at else own.last_content_at
                 detail = f"the peer closed its TCP window for {duration_text(ended - last)}"
                 detail += " and did not open it again"
@@ -266,7 +280,84 @@ class StallDetector:
         if complete and not over and track.stream.reset_by < 0:
             self.reply_detector.on_capture_end(self.rows, track, ended)
 
+    # A capture that is still being written
+
+    def set_tcp_facts(
+        self,
+        rtt_ns: i64,
+        dialer_window_closed: list[tuple[int, int]],
+        acceptor_window_closed: list[tuple[int, int]],
+        dialer_retransmissions: list[tuple[int, int]],
+        acceptor_retransmissions: list[tuple[int, int]],
+    ) -> None:
+        """Take what TCP has shown so far instead of what it had shown when this was created.
+
+        The arguments are those of the constructor.
+        """
+        self.rtt_ns = rtt_ns
+        self.min_stall_ns = rtt_ns * 5 if rtt_ns * 5 > MIN_STALL_NS else MIN_STALL_NS
+        self.pause_ns = rtt_ns if rtt_ns > MIN_PAUSE_NS else MIN_PAUSE_NS
+        self.dialer.runs.pause_ns = self.pause_ns
+        self.acceptor.runs.pause_ns = self.pause_ns
+        self.reply_detector.set_round_trip(rtt_ns)
+        self.dialer.window_closed = Intervals(acceptor_window_closed)
+        self.dialer.retransmissions = Intervals(dialer_retransmissions)
+        self.acceptor.window_closed = Intervals(dialer_window_closed)
+        self.acceptor.retransmissions = Intervals(acceptor_retransmissions)
+
+    def pending(self, track: StreamTracker, side: i64, now: i64) -> PendingStall | None:
+        """The pause in which one side of a stream is at `now`, if a cause other than its own shows.
+
+        The tests are those of a pause that has ended, as far as they can be made before it has.
+        Nothing is changed or reported: when the pause ends, it is classified as any other.
+        """
+        if track.stream.over:
+            return None
+        own = track.half(side)
+        half = own.half
+        history = self.history(side)
+        if half.state == OPEN:
+            blocked = half.blocked_since
+            if blocked != NOT_YET and now - blocked >= self.min_stall_ns:
+                cause, detail = self.history(1 - side).transport_cause(blocked, now)
+                if cause != SENDER_IDLE:  # a grant may have been sent, and TCP delays it
+                    return PendingStall(1 - side, blocked, cause, "", detail)
+                detail = still_no_credit_text(own, now - blocked)
+                return PendingStall(side, blocked, NO_CREDIT, "", detail)
+            closed = self.window_closed_since(track, side, now)
+            if closed != NOT_YET:
+                detail = window_closed_text(now - closed)
+                return PendingStall(side, closed, SLOW_READER, "", detail)
+            since = own.last_content_at
+            if since != NOT_YET and half.content_bytes > 0 and now - since >= self.min_stall_ns:
+                cause, detail = history.transport_cause(since, now)
+                if cause != SENDER_IDLE:
+                    return PendingStall(side, since, cause, "", detail)
+                if own.peer_content_at == NOT_YET and (
+                    own.last_frame_was_full_size or own.blocked_span_end != NOT_YET
+                ):
+                    busy_period = history.runs.busy_before(track, since, now)
+                    lasted = now - busy_period.start
+                    if self.is_unfair(busy_period, own.largest_payload, lasted, False):
+                        blocking = busy_period.blocking_stream.label
+                        detail = hol_blocked_text(busy_period.blocking_bytes, blocking, lasted)
+                        return PendingStall(side, busy_period.start, HEAD_OF_LINE, blocking, detail)
+        return self.reply_detector.pending(track, side, now)
+
     # Classification
+
+    def is_unfair(self, busy_period: BusyPeriod, size: i64, length: i64, busy: bool) -> bool:
+        """Whether another stream delayed a frame of `size` bytes for the `length` of this period.
+
+        It did if it sent more than its fair share, for long enough for a stall, while the direction
+        was `busy` or is found to have been.
+        """
+        share = size if size > FAIR_QUANTUM_BYTES else FAIR_QUANTUM_BYTES
+        return (
+            busy_period.blocking_bytes > share
+            and length >= self.min_stall_ns
+            and (busy or busy_period.busy_ns * 2 >= length)
+        )
 
     def hol_wait(
         self, track: StreamTracker, side: i64, own: HalfTracker, began: i64, size: i64
@@ -407,15 +498,13 @@ class StallDetector:
         start = own.peer_content_at if weak and own.peer_content_at > since else since
         busy_period = history.runs.busy_before(track, start, until)
         length = until - busy_period.start
-        share = size if size > FAIR_QUANTUM_BYTES else FAIR_QUANTUM_BYTES
         if (
             weak
             and until - start >= self.min_stall_ns
             and history.runs.last_frame_saturated_ns < waited
         ):
             waited = history.runs.last_frame_saturated_ns
-        busy = not weak or busy_period.busy_ns * 2 >= length
-        if busy_period.blocking_bytes <= share or length < self.min_stall_ns or not busy:
+        if not self.is_unfair(busy_period, size, length, not weak):
             own.hol_blocked_ns += waited
             return False
         own.hol_suspected_at = timestamp

@@ -11,29 +11,30 @@ from polymux.capture.io.sources import ENDS_EARLY, detect_compression
 from polymux.core.errors import CaptureError, MissingExtra
 
 CHUNK_BYTES: Final = 1 << 16
-SILENCE_SECONDS: Final = 0.2  # `read` returns None after this many seconds without data
+SILENCE_SECONDS: Final = 0.2  # after which, without data, a session waits no longer
 
 
 class CapturePipe:
     """Reads a capture from the descriptor `fd`; the caller keeps and closes the descriptor.
 
-    Buffers at most a few chunks.
+    Buffers at most a few chunks. `read` waits for data up to `wait_seconds`.
     """
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, wait_seconds: float = SILENCE_SECONDS) -> None:
         self.path = path
         self.compression = ""
         """How the data is compressed (see `detect_compression`), once the first bytes are read."""
         self.decompression_error = ""
         """Why the decompressed bytes ended early; '' if they did not."""
         self._fd = fd
+        self._wait_seconds = wait_seconds
         self._compression_known = False
         self._decompressor: Decompressor | None = None
         self._compressed = b""
         self._between_members = True
 
     def read(self) -> bytes | None:
-        """The next bytes; b"" at the end, None if no data arrived for `SILENCE_SECONDS`.
+        """The next bytes; b"" at the end, None if no data arrived for `wait_seconds`.
 
         Raises:
             CaptureError: The pipe cannot be read.
@@ -42,12 +43,12 @@ class CapturePipe:
         if not self._compression_known:
             return self._read_first()
         if self._decompressor is None:
-            return self._read_raw()
+            return self.read_raw()
         return self._read_decompressed(self._decompressor)
 
     def _read_first(self) -> bytes | None:
         """Detect the compression from the first four bytes."""
-        data = self._read_raw()
+        data = self.read_raw()
         if data is None:
             return None
         self._compressed += data
@@ -64,7 +65,7 @@ class CapturePipe:
     def _read_decompressed(self, decompressor: Decompressor) -> bytes | None:
         while not self.decompression_error:
             if not self._compressed and not decompressor.has_pending_output:
-                data = self._read_raw()
+                data = self.read_raw()
                 if not data:
                     if data is not None and not self._between_members:
                         self.decompression_error = ENDS_EARLY
@@ -83,9 +84,10 @@ class CapturePipe:
                 return out
         return b""
 
-    def _read_raw(self) -> bytes | None:
+    def read_raw(self) -> bytes | None:
+        """The next bytes as they arrive; see `read`."""
         try:
-            ready, _, _ = select.select([self._fd], [], [], SILENCE_SECONDS)
+            ready, _, _ = select.select([self._fd], [], [], self._wait_seconds)
             return os.read(self._fd, CHUNK_BYTES) if ready else None
         except OSError as failure:
             raise CaptureError(f"cannot be read: {failure.strerror}", self.path) from None

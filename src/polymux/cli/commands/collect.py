@@ -8,7 +8,7 @@ import time
 
 import click
 
-from polymux.aio import Unreachable
+from polymux.aio import BadUrl, Unreachable
 from polymux.cli.commands.record import parse_size, parse_sync
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_LIMIT
@@ -25,6 +25,7 @@ from polymux.cli.support.peer_io import (
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     allowed_clients,
     is_secure,
@@ -89,6 +90,7 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
 @backlog_option
 @listening_tls_options
 @recording_sensor_option
+@top_option
 @verbose_option
 @click.pass_context
 def collect(
@@ -117,6 +119,7 @@ def collect(
     crl: str | None,
     allow: tuple[str, ...],
     sensor: str,
+    top_url: str | None,
     verbose: bool,
 ) -> None:
     """Accept sessions and write what they send to the directory --out, as captures.
@@ -171,11 +174,39 @@ def collect(
             if isinstance(problem, Unreachable):
                 raise click.UsageError(str(problem)) from None
             raise
-        return await run_until_stopped(collector, protocols, grace, stop)
+        return await run_watched(collector, top_url, protocols, grace, stop)
 
     with queued_output(), open_audit_log(audit) as audit_log:
         code = asyncio.run(run())
     context.exit(code)
+
+
+def collector_counters(collector: Collector) -> dict[str, int]:
+    """What `polymux top` shows of the collector itself."""
+    counts, log = collector.stats, collector.durable_log
+    return {
+        "sessions": counts.sessions,
+        "open": counts.open,
+        "rejected": counts.rejected,
+        "written_bytes": log.bytes_written,
+        "not_durable_bytes": log.bytes_written - log.bytes_durable,
+    }
+
+
+async def run_watched(
+    collector: Collector,
+    top_url: str | None,
+    protocols: tuple[str, ...],
+    grace: float,
+    stop: asyncio.Event,
+) -> int:
+    """`run_until_stopped`, while `polymux top` can watch it at `top_url`."""
+    try:
+        async with recorder_state(top_url, collector.out, lambda: collector_counters(collector)):
+            return await run_until_stopped(collector, protocols, grace, stop)
+    except BadUrl:
+        await collector.close(0)
+        raise
 
 
 async def run_until_stopped(

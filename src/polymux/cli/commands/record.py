@@ -33,6 +33,7 @@ from polymux.cli.support.redaction_options import (
     redaction_comment,
 )
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     allowed_clients,
     check_effect,
@@ -128,6 +129,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
 @payload_option("full")
 @names_option
 @recording_sensor_option
+@top_option
 @verbose_option
 @click.pass_context
 def record(
@@ -159,6 +161,7 @@ def record(
     payload: tuple[str, int],
     names: str,
     sensor: str,
+    top_url: str | None,
     verbose: bool,
 ) -> None:
     """Listen at LISTEN, forward every connection to UPSTREAM, and record what passes.
@@ -201,7 +204,7 @@ def record(
                 observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
                 allow=allowed, audit=audit_log, secrets=secrets, redaction=redaction,
             )  # fmt: skip
-            asyncio.run(run_proxy(proxy))
+            asyncio.run(run_proxy(proxy, top_url, out))
         except BaseException:
             close_or_discard(writer)
             raise
@@ -327,9 +330,23 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
     return bool(lines)
 
 
-async def run_proxy(proxy: RecordingProxy) -> None:
-    """Run the proxy until SIGINT, SIGTERM or SIGHUP."""
+async def run_proxy(proxy: RecordingProxy, top_url: str | None, out: str) -> None:
+    """Run the proxy until SIGINT, SIGTERM or SIGHUP; `polymux top` can watch it at `top_url`."""
     stop = stop_event()
-    async with proxy:
+
+    def counters() -> dict[str, int]:
+        stats = proxy.stats
+        made = {
+            "connections": stats.connections,
+            "open": stats.open,
+            "not_forwarded": stats.refused,
+            "dialer_bytes": stats.bytes_dialer,
+            "upstream_bytes": stats.bytes_acceptor,
+        }
+        if proxy.disk_full:
+            made["waiting_for_disk_space"] = 1
+        return made
+
+    async with recorder_state(top_url, out, counters), proxy:
         warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")
         await stop.wait()

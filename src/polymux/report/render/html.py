@@ -17,10 +17,17 @@ from polymux.core.errors import MissingExtra
 
 _SCRIPTS: Final = (
     "uPlot.iife.min.js", "dom.js", "data.js", "theme.js", "findings.js", "grid.js", "sessions.js",
-    "paint.js", "lanes.js", "throughput.js", "streams.js", "frames.js", "rules.js",
-    "address.js", "main.js",
+    "paint.js", "lanes.js", "throughput.js", "sequence.js", "streams.js", "frames.js",
+    "rules.js", "commands.js", "address.js", "main.js",
 )  # fmt: skip
-_STYLES: Final = ("uPlot.min.css", "colours.css", "layout.css", "parts.css")
+_STYLES: Final = (
+    "uPlot.min.css",
+    "colours.css",
+    "layout.css",
+    "parts.css",
+    "sequence.css",
+    "print.css",
+)
 _TEMPLATE: Final = "report.html.j2"
 _ESCAPES: Final = str.maketrans(
     {

@@ -5,6 +5,20 @@ const BUCKETS = 500;
 const SIDES = ["dialer", "acceptor"];
 const CAUSES = ["no-reply", "no-credit", "slow-reader", "head-of-line", "transport"];
 const CAUSE_WORDS = ["no reply", "no send credit", "slow reader", "head-of-line blocked", "network"];
+const CAUSE_MEANINGS = {
+  "no-reply": "One side had ended its half, asked or made an offer, and the other side did not answer for seconds.",
+  "no-credit": "The receiver had granted no credit, or too little for the next frame: the sender was not allowed to send.",
+  "slow-reader": "The receiver did not read: its TCP window was closed, or the window of the stream stayed full.",
+  "head-of-line": "Another stream kept the connection busy with more than its fair share, and this stream waited behind it.",
+  transport: "The network lost or delayed bytes, or they were not captured, for at least half of the pause.",
+};
+const CAUSE_REMEDIES = {
+  "no-reply": "Look at what the answering side was doing then: it was free to send, and did not.",
+  "no-credit": "Let the receiver grant credit earlier, or in larger amounts: as it reads, and not only once everything is read.",
+  "slow-reader": "Find out why the receiving application does not read; a larger window only moves the pause.",
+  "head-of-line": "Send large content in smaller frames, let the streams take turns, or give the large one a connection of its own.",
+  transport: "Look at the network, and at the capture: retransmissions show in Wireshark as well.",
+};
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const DIGITS = new Map([...ALPHABET].map((letter, value) => [letter, value]));
 

@@ -54,6 +54,9 @@ function findingNode(finding) {
       finding.rule === null ? el("strong", {}, finding.title) : el("button", {
         type: "button", class: "rule", title: "the rule", on: { click: () => showRule(finding.rule) },
       }, data.rules[finding.rule].name),
+      CAUSE_MEANINGS[finding.cause] && el("button", {
+        type: "button", class: "rule", title: "what it means", on: { click: () => showCause(finding.cause) },
+      }, finding.cause),
       finding.rule !== null && finding.title && el("span", {}, finding.title),
       el("span", { class: "push" }),
       el("span", { class: "dim" }, findingSums(finding))),
@@ -104,7 +107,9 @@ function itemNode(item) {
     item.detail && el("span", { class: "detail" }, name(item.detail)),
   ];
   if (!session) return el("li", {}, words);
-  return el("li", {}, el("button", { type: "button", class: "item", on: { click: () => goTo(item) } }, words));
+  const onLanes = detailOf(item.session) !== null && item.at !== null && item.at !== undefined;
+  return el("li", {}, el("button", { type: "button", class: "item", title: onLanes ? "show it on the lanes" : "show its session", on: { click: () => goTo(item) } },
+    words, el("span", { class: "go" }, onLanes ? "on the lanes" : "session")));
 }
 
 /** Open the session of an occurrence, select its stream and zoom to the time around it. */

@@ -95,6 +95,6 @@ function showScope() {
 }
 
 function scopeChip(words, instead, clear) {
-  return el("button", { type: "button", class: "chip", "aria-label": `Show ${instead}`, title: `Show ${instead}`, on: { click: clear } },
-    words, el("i", { "aria-hidden": "true" }, " ×"));
+  return el("button", { type: "button", class: "chip", title: `Show ${instead}`, on: { click: clear } },
+    words, el("span", { class: "hide" }, `; show ${instead}`), el("i", { "aria-hidden": "true" }, " ×"));
 }

@@ -55,8 +55,21 @@ function showLegend() {
     ["mark warning", "warning"],
     ["cross", "reset or cancelled"],
   ];
+  fill(byId("meaning-list"), MEANINGS.map(([kind, text, words]) => [
+    el("dt", {}, el("span", { class: "key" }, el("i", { class: kind }), text)), el("dd", {}, words)]));
   fill(byId("legend"), el("span", { class: "dim" }, "stalled:"), entries.map(([kind, text]) => el("span", { class: "key" }, el("i", { class: kind }), text)));
 }
+
+const MEANINGS = [
+  ["dialer", "dialer", "bytes that the side which opened the connection sent: they stand up from the middle of a lane"],
+  ["acceptor", "acceptor", "bytes that the side which accepted it sent: they hang down from the middle"],
+  ...CAUSES.map((cause, i) => [`hatched ${cause}`, CAUSE_WORDS[i], CAUSE_MEANINGS[cause]]),
+  ["blocked", "blocked", "a thin line along the edge: this side had no send credit, whether or not it had more to send"],
+  ["mark error", "error", "a frame that breaks a rule of the protocol"],
+  ["mark warning", "warning", "a frame that breaks a rule, with lesser consequences"],
+  ["cross", "reset or cancelled", "the stream was ended before both sides had finished"],
+  ["life", "open", "the pale band: from the opening of the stream to its end"],
+];
 
 function pointAt(at) {
   view.cursor = at === null ? null : Math.max(view.from, Math.min(view.to, at));

@@ -1,6 +1,6 @@
 // Start-up, and the keys that work everywhere.
 
-const PARTS = ["wrong", "sessions", "session", "streams", "frames"];
+const PARTS = ["wrong", "sessions", "session", "sequence", "streams", "frames"];
 
 function jump(part) {
   const section = byId(part);
@@ -36,8 +36,17 @@ function onKey(event) {
   else if (event.key === "/") toFilter();
   else if (event.key === "?") showHelp();
   else if (event.key === "t") nextTheme();
+  else if (event.key === "c") openCommands();
   else return;
   event.preventDefault();
+}
+
+/** Open the commands for what is shown, and move the focus to the first. */
+function openCommands() {
+  if (!data.sessions.length) return;
+  byId("commands").open = true;
+  byId("commands").scrollIntoView({ block: "center" });
+  byId("commands-list").querySelector("button").focus({ preventScroll: true });
 }
 
 function clearFilter(filter) {
@@ -67,6 +76,8 @@ function start() {
   startFindings();
   startSessions();
   startLanes();
+  startSequence();
+  startCommands();
   startThroughput();
   startStreams();
   startFrames();
@@ -78,7 +89,7 @@ function start() {
   if (data.sessions.length) {
     startAddress();
   } else {
-    for (const id of ["session", "streams", "frames"]) byId(id).hidden = true;
+    for (const id of ["session", "sequence", "streams", "frames"]) byId(id).hidden = true;
   }
   requestAnimationFrame(() => requestAnimationFrame(() => {
     if (location.hash && data.sessions.length) jump("session");

@@ -1,6 +1,8 @@
 // The lanes, drawn on a canvas: when each stream carried content, where it stalled, its violations.
 
-const GUTTER = 176; // labels on the left, also the width of the chart's axis above
+const WIDE_GUTTER = 176; // labels on the left, also the width of the chart's axis above
+const NARROW_GUTTER = 104; // on a narrow screen
+let GUTTER = WIDE_GUTTER;
 const MARGIN = 72; // sums on the right
 const AXIS = 22;
 const WIRE = 15; // height of one direction of the wire
@@ -9,6 +11,7 @@ const HUES = 12;
 /** The geometry of the drawing: positions of the lanes, and time to pixels and back. */
 function layoutOf(canvas, detail) {
   const width = canvas.parentElement.clientWidth;
+  GUTTER = gutterOf(width);
   const row = detail.lanes.length <= 6 ? 38 : detail.lanes.length <= 14 ? 30 : 22;
   const top = AXIS + 2 * WIRE + 10;
   const layout = { width, row, top, height: top + detail.lanes.length * row + 6, plot: width - GUTTER - MARGIN };
@@ -16,6 +19,10 @@ function layoutOf(canvas, detail) {
   layout.time = (x) => view.from + ((x - GUTTER) / layout.plot) * (view.to - view.from);
   layout.laneAt = (y) => Math.floor((y - top) / row);
   return layout;
+}
+
+function gutterOf(width) {
+  return width < 700 ? NARROW_GUTTER : WIDE_GUTTER;
 }
 
 function readColours() {
@@ -26,17 +33,26 @@ function readColours() {
   return made;
 }
 
-function hatch(context, ink) {
+// Strokes of each cause's hatching, in a tile of 6: causes differ by their pattern, not only by colour.
+const HATCHES = [
+  [[3, 0, 3, 6]], // no reply: upright
+  [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]], // no credit: rising
+  [[-1, -1, 7, 7], [5, -1, 7, 1], [-1, 5, 1, 7]], // slow reader: falling
+  [[-1, -1, 7, 7], [-1, 7, 7, -1]], // head-of-line: crossed
+  [[0, 3, 6, 3]], // transport: level
+];
+
+function hatch(context, ink, strokes) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6 * devicePixelRatio;
   const pen = tile.getContext("2d");
   pen.scale(devicePixelRatio, devicePixelRatio);
   pen.strokeStyle = ink;
   pen.lineWidth = 1.6;
-  for (const shift of [-6, 0, 6]) {
+  for (const [x1, y1, x2, y2] of strokes) {
     pen.beginPath();
-    pen.moveTo(shift, 6);
-    pen.lineTo(shift + 6, 0);
+    pen.moveTo(x1, y1);
+    pen.lineTo(x2, y2);
     pen.stroke();
   }
   const pattern = context.createPattern(tile, "repeat");
@@ -268,7 +284,7 @@ function paintFrames(pen, layout, colours, detail) {
 }
 
 function paintStalls(pen, layout, colours, detail) {
-  const patterns = colours.stalls.map((ink) => hatch(pen, ink));
+  const patterns = colours.stalls.map((ink, cause) => hatch(pen, ink, HATCHES[cause]));
   for (const stall of detail.stalls) {
     const lane = detail.laneOf.get(stall.stream);
     if (lane === undefined) continue;

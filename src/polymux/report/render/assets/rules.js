@@ -24,7 +24,27 @@ function showRule(index) {
       rule.origin && [el("dt", {}, "comes from"), el("dd", {}, ORIGIN_WORDS[rule.origin] || rule.origin)],
       rule.reaction && [el("dt", {}, "a live session"), el("dd", {}, REACTION_WORDS[rule.reaction] || rule.reaction)],
       el("dt", {}, "broken"), el("dd", {}, many(rule.count, "time"), rule.possible ? `, ${count(rule.possible)} of them only possible` : "")),
-    rule.example.length > 0 && [el("h3", {}, "An example: ", rule.story), el("pre", { class: "example" }, rule.example.join("\n"))],
+    rule.example.length > 0 && [el("h3", {}, "An example: ", rule.story), el("pre", { class: "example", tabindex: "0" }, rule.example.join("\n"))],
+    finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
+    finding && el("ul", { class: "items" }, finding.items.map((item) => {
+      const node = itemNode(item);
+      node.addEventListener("click", () => box.close());
+      return node;
+    })),
+    closeButton(box));
+  box.showModal();
+}
+
+/** What a cause of stalls means: the page behind the finding, as a rule has one. */
+function showCause(cause) {
+  const finding = data.findings.find((f) => f.cause === cause);
+  const box = byId("rule");
+  fill(box,
+    el("h2", { id: "rule-name" }, cause),
+    el("p", { class: "sentence" }, CAUSE_MEANINGS[cause]),
+    el("dl", {},
+      el("dt", {}, "what to do"), el("dd", {}, CAUSE_REMEDIES[cause]),
+      finding && [el("dt", {}, "found"), el("dd", {}, findingSums(finding) || many(finding.count, "time"))]),
     finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
     finding && el("ul", { class: "items" }, finding.items.map((item) => {
       const node = itemNode(item);
@@ -40,7 +60,7 @@ function closeButton(box) {
 }
 
 const KEYS = [
-  ["1 … 5", "go to a part of the report"],
+  ["1 … 6", "go to a part of the report"],
   ["/", "filter the streams"],
   ["Tab", "next control"],
   ["↑ ↓ PgUp PgDn", "move through a table or the lanes"],
@@ -48,6 +68,7 @@ const KEYS = [
   ["← →", "move in time on the lanes; with Shift ten steps"],
   ["+ − 0", "zoom in, out, whole session (on the lanes)"],
   ["Esc", "clear a filter; on the lanes: whole session, then all streams"],
+  ["c", "commands for what is shown, to copy"],
   ["t", "light, dark or the system's colours"],
   ["?", "this list"],
 ];

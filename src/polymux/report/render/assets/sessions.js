@@ -108,6 +108,6 @@ function showSessionFacts() {
   const absent = byId("session-absent");
   absent.hidden = view.detail !== null;
   byId("drawing").hidden = view.detail === null;
-  for (const id of ["streams", "frames"]) byId(id).hidden = view.detail === null;
+  for (const id of ["sequence", "streams", "frames"]) byId(id).hidden = view.detail === null;
   fill(absent, `Lanes, streams and frames are in this report for the ${count(data.details.length)} most significant sessions only; this one is only listed.`);
 }

@@ -10,8 +10,8 @@ function applyTheme() {
   const dark = theme === "dark" || (theme === "auto" && systemDark.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = byId("theme");
-  fill(button, `${THEME_SIGNS[theme]} ${theme}`);
-  button.setAttribute("aria-label", `Colours: ${THEME_WORDS[theme]}`);
+  fill(button, el("span", { "aria-hidden": "true" }, `${THEME_SIGNS[theme]} `), theme);
+  button.setAttribute("aria-label", `Colours: ${theme}, ${THEME_WORDS[theme]}`);
   changed("theme");
 }
 
@@ -22,6 +22,14 @@ function nextTheme() {
 
 function startTheme() {
   systemDark.addEventListener("change", applyTheme);
+  // Paper is white: print in the light colours, and with every list unfolded.
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    changed("theme");
+    paintNow();
+  });
+  addEventListener("afterprint", applyTheme);
   byId("theme").addEventListener("click", nextTheme);
   applyTheme();
 }

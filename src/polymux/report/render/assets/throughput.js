@@ -12,7 +12,10 @@ function startThroughput() {
   });
   new ResizeObserver(() => {
     const width = byId("throughput").clientWidth;
-    if (chart && width && chart.width !== width) chart.setSize({ width, height: 132 });
+    if (chart && width && chart.width !== width) {
+      if (gutterOf(width) === GUTTER) chart.setSize({ width, height: 132 });
+      else drawThroughput();
+    }
   }).observe(byId("throughput"));
 }
 
@@ -22,6 +25,7 @@ function drawThroughput() {
   if (chart) chart.destroy();
   chart = null;
   if (!box.clientWidth) return;
+  GUTTER = gutterOf(box.clientWidth);
   const scale = 8e6 / detail.width; // bytes per bucket to bits per second
   const last = Math.max(1, Math.min(BUCKETS, Math.ceil(detail.end / detail.width)));
   const at = Array.from({ length: last + 1 }, (_, i) => i * detail.width);

@@ -1,0 +1,1 @@
+"""The live view of `polymux top`: what it watches, and the screen."""
