@@ -1,0 +1,209 @@
+"""Runs cases against a peer, one after the other or several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from polymux.aio.connect import Unreachable
+from polymux.aio.transports.websocket import protocol_for_scheme
+from polymux.aio.urls import parse_url
+from polymux.conform.catalogue import select
+from polymux.conform.connection import PeerConnection
+from polymux.conform.engine import CaseRun
+from polymux.conform.notation.selection import NOTATIONS
+from polymux.conform.opening import Acceptor, Dialer
+from polymux.conform.results import CaseResult, RequirementResult, Results
+from polymux.core.conformance import Case, Outcome, Requirement, Verdict
+from polymux.protocols.registry import parse_protocol
+
+ROLES = ("dialer", "acceptor")
+LEVELS = (0, 1, 2)
+ECHO_MISSING = "the peer did not echo a stream"
+COMMANDS_MISSING = "the peer does not obey the commands of polymux testee"
+
+
+class Tester:
+    """One run.
+
+    Args:
+        url: of the peer, or, as acceptor, where to listen.
+        protocol: the protocol string.
+        names: what to run (see `catalogue.select`); empty: everything.
+        role: of the tester, `dialer` or `acceptor`.
+        level: of cooperation that the peer offers.
+        timeout: seconds to wait for each piece of evidence.
+        command: as acceptor: starts the peer for each case.
+        captures: a directory for a capture of each case; None: none is written.
+        jobs: cases at a time.
+        tls: a context for tls:// and wss://.
+        peer: the name of the peer in reports; the URL if empty.
+        on_result: is called with each result.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        protocol: str,
+        names: Iterable[str] = (),
+        *,
+        role: str = "dialer",
+        level: int = 0,
+        timeout: float = 2.0,
+        command: str = "",
+        captures: Path | None = None,
+        jobs: int = 1,
+        tls: ssl.SSLContext | None = None,
+        peer: str = "",
+        on_result: Callable[[CaseResult], None] | None = None,
+    ) -> None:
+        if role not in ROLES:
+            raise ValueError(f"role is dialer or acceptor, not {role!r}")
+        if level not in LEVELS:
+            raise ValueError(f"level is 0, 1 or 2, not {level!r}")
+        self.protocol = protocol_for_scheme(protocol, parse_url(url).scheme)
+        self.spec = parse_protocol(self.protocol)
+        self.side = ROLES.index(role)
+        self.timeout = timeout
+        self.captures = captures
+        self.jobs = jobs if role == "dialer" else 1
+        self.on_result = on_result
+        self.chosen = select(self.protocol, names)
+        self.opener: Dialer | Acceptor
+        if role == "dialer":
+            self.opener = Dialer(url, timeout, tls)
+        else:
+            self.opener = Acceptor(url, timeout, tls, command)
+        self.results = Results(peer or url, self.protocol, role, level)
+
+    @property
+    def planned(self) -> list[tuple[Requirement, Case]]:
+        """The cases that the level allows."""
+        return [
+            (requirement, case)
+            for requirement, cases in self.chosen
+            for case in cases
+            if case.level <= self.results.level
+        ]
+
+    async def run(self) -> Results:
+        """Run all cases.
+
+        Raises:
+            Unreachable: not even the first connection could be made.
+        """
+        began = time.monotonic()
+        async with self.opener:
+            if self.planned:
+                await self._find_cooperation()
+            found = await self._run_all()
+        self.results.requirements = [
+            RequirementResult(
+                requirement, tuple(found[case.id] for case in cases if case.id in found)
+            )
+            for requirement, cases in self.chosen
+        ]
+        self.results.seconds = time.monotonic() - began
+        return self.results
+
+    async def _run_all(self) -> dict[str, CaseResult]:
+        slots = asyncio.Semaphore(self.jobs)
+        found: dict[str, CaseResult] = {}
+
+        async def one(requirement: Requirement, case: Case) -> None:
+            async with slots:
+                result = await self._run_case(requirement, case)
+            found[case.id] = result
+            if self.on_result is not None:
+                self.on_result(result)
+
+        if self.jobs == 1:
+            for requirement, case in self.planned:
+                await one(requirement, case)
+        else:
+            async with asyncio.TaskGroup() as tasks:
+                for requirement, case in self.planned:
+                    tasks.create_task(one(requirement, case))
+        return found
+
+    # What the peer cooperates in
+
+    async def _find_cooperation(self) -> None:
+        """Find out whether the peer really echoes, and obeys commands, as the user says."""
+        results = self.results
+        for level in (1, 2):
+            if results.level < level:
+                return
+            if not await self._completes(self._cooperation_script(level)):
+                results.note = ECHO_MISSING if level == 1 else COMMANDS_MISSING
+                return
+            results.cooperation = level
+
+    def _cooperation_script(self, level: int) -> str:
+        notation = NOTATIONS[self.spec.name](self.spec.options, self.side)
+        script = notation.liveness(0, 1) if level == 1 else notation.obedience()
+        assert script is not None  # every protocol has both
+        return script
+
+    async def _completes(self, script: str) -> bool:
+        case = Case("cooperation", "script", 0, script)
+        async with self.opener.connection(self._make(None)) as link:
+            outcome, _ = await CaseRun(case, link, 0, self.timeout).run()
+            link.finish()
+            return outcome is Outcome.MET
+
+    # One case
+
+    def _make(self, capture: str | None) -> Callable[[], PeerConnection]:
+        notation = NOTATIONS[self.spec.name](self.spec.options, self.side)
+        return lambda: PeerConnection(self.protocol, self.side, notation, capture)
+
+    def _capture_path(self, case: Case) -> str | None:
+        if self.captures is None:
+            return None
+        return str(self.captures / (case.id.replace("/", "-") + ".pcapng"))
+
+    async def _run_case(self, requirement: Requirement, case: Case) -> CaseResult:
+        if case.level > self.results.cooperation:
+            return CaseResult(case, Verdict.UNIMPLEMENTED, None, self.results.note)
+        began = time.monotonic()
+        path = self._capture_path(case)
+        try:
+            async with self.opener.connection(self._make(path)) as link:
+                watched = requirement.rules if not case.breaks else ()
+                run = CaseRun(case, link, self.results.cooperation, self.timeout, watched)
+                outcome, detail = await run.run()
+                closing = await self._close(link)
+                link.finish()
+        except Unreachable as problem:
+            return CaseResult(case, Verdict.FAILED, None, f"no connection: {problem}")
+        sides = ("tester", "peer") if self.side == 0 else ("peer", "tester")
+        broken = [
+            (sides[found.sender], found.rule.name)
+            for sender in (0, 1)
+            for found in link.violations(sender)
+        ]
+        return CaseResult(
+            case, case.verdicts[outcome], outcome, detail, closing, time.monotonic() - began,
+            path or "", tuple(link.log), tuple(broken),
+        )  # fmt: skip
+
+    async def _close(self, link: PeerConnection) -> str:
+        """End the connection and see how the peer does: clean, abrupt, late or none."""
+        began = time.monotonic()
+        if not link.closed and not link.closed_by_us:
+            link.end()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.timeout):
+                    while not (link.closed or link.closed_by_us):
+                        link.changed.clear()
+                        await link.changed.wait()
+        if link.closed == "reset":
+            return "abrupt"
+        if link.closed == "ended":
+            return "late" if time.monotonic() - began > self.timeout / 2 else "clean"
+        return "none"
