@@ -72,6 +72,7 @@ class Tester:
         self.captures = captures
         self.jobs = jobs if role == "dialer" else 1
         self.on_result = on_result
+        self.on_listening: Callable[[str], None] | None = None  # with the URL, as acceptor
         self.chosen = select(self.protocol, names)
         self.opener: Dialer | Acceptor
         if role == "dialer":
@@ -98,6 +99,8 @@ class Tester:
         """
         began = time.monotonic()
         async with self.opener:
+            if self.on_listening is not None and isinstance(self.opener, Acceptor):
+                self.on_listening(str(self.opener.address))
             if self.planned:
                 await self._find_cooperation()
             found = await self._run_all()
@@ -165,7 +168,10 @@ class Tester:
     def _capture_path(self, case: Case) -> str | None:
         if self.captures is None:
             return None
-        return str(self.captures / (case.id.replace("/", "-") + ".pcapng"))
+        self.captures.mkdir(parents=True, exist_ok=True)
+        path = self.captures / (case.id.replace("/", "-") + ".pcapng")
+        path.unlink(missing_ok=True)  # of an earlier run
+        return str(path)
 
     async def _run_case(self, requirement: Requirement, case: Case) -> CaseResult:
         if case.level > self.results.cooperation:
