@@ -79,6 +79,7 @@ class PeerConnection(asyncio.Protocol):
         self.first_bytes = bytearray()  # of the peer
         self.closed = ""  # "ended" or "reset", by the peer
         self.closed_by_us = False
+        self.ended_by_us = False  # this side sends no more
         self.flooded = ""
         self.changed = asyncio.Event()
         self._started = time.monotonic()
@@ -146,7 +147,7 @@ class PeerConnection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Send bytes, unless the connection is over."""
-        if not data or self.transport is None or self.transport.is_closing():
+        if not data or self.transport is None or self.transport.is_closing() or self.ended_by_us:
             return
         if self._packets is not None:
             self._packets.data(self.side, data, time.time_ns())
@@ -161,6 +162,7 @@ class PeerConnection(asyncio.Protocol):
         if self._packets is not None:
             self._packets.end(self.side, time.time_ns())
         self._note("", "the tester ended its direction")
+        self.ended_by_us = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:

@@ -15,6 +15,7 @@ from polymux.conform.connection import PeerConnection, SeenFrame
 from polymux.conform.notation.payload import BadScript, FrameWords, parse_frame
 from polymux.core.conformance import Case, Outcome
 
+SPLIT_SECONDS = 0.001  # between two bytes of `split`, so that each is a segment of its own
 LIVENESS_ROUNDS = 2  # after the first answer, reactions to earlier frames may still be on their way
 
 
@@ -33,7 +34,8 @@ class CaseRun:
     Args:
         case: the case.
         link: a new connection.
-        level: what the peer cooperates in: decides how its being alive is established.
+        level: what the peer cooperates in: decides how its being alive is established; -1 if it
+            answers nothing, so that it cannot be.
         timeout: seconds to wait for each piece of evidence.
         watched: names of further rules that the peer must not break.
     """
@@ -54,6 +56,7 @@ class CaseRun:
         self.forbidden: list[tuple[str, Callable[[], bool]]] = []
         self.peer_stream = ""  # `p` in a script: the last stream of the peer that was waited for
         self.earlier_peer_stream = ""  # `pp`: the one before
+        self._unsent = b""
         self._splitting = False
         self._liveness_count = 0
 
@@ -71,14 +74,24 @@ class CaseRun:
         if lines and lines[0] == "bare":
             lines = lines[1:]
         else:
-            self.link.send(self.link.notation.hello())
+            await self._shake_hands()
         for line in lines:
+            if not line.startswith((">", "!")):
+                await self._flush()
             await self._step(line)
+        await self._flush()
+
+    async def _shake_hands(self) -> None:
+        """Exchange handshakes, if the protocol has them. A missing one shows in what follows."""
+        hello = self.link.notation.hello()
+        if hello:
+            self.link.send(hello)
+            await self._wait(self._seen("Handshake|Initiator"))
 
     async def _step(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         if word == ">":
-            await self._send(self._encoded(rest))
+            self._unsent += self._encoded(rest)
         elif word == "<":
             await self._expect(rest)
         elif word == "!":
@@ -109,13 +122,15 @@ class CaseRun:
             words = FrameWords(words.kind, stream, words.payload, words.values)
         return self.link.notation.encode(words) * words.value("times", 1)
 
-    async def _send(self, data: bytes) -> None:
+    async def _flush(self) -> None:
+        """Write the frames of consecutive lines at once, so that the peer reads them together."""
+        data, self._unsent = self._unsent, b""
         if not self._splitting:
             self.link.send(data)
             return
         for i in range(len(data)):
             self.link.send(data[i : i + 1])
-            await asyncio.sleep(0)  # a segment of its own for each byte
+            await asyncio.sleep(SPLIT_SECONDS)
 
     async def _mirror(self) -> None:
         """Send the peer's own handshake back to it."""
@@ -220,13 +235,19 @@ class CaseRun:
 
     # Is the peer alive?
 
+    def _liveness_script(self) -> str | None:
+        """A script that a live peer completes; None if there is none, or this side has ended."""
+        if self.level < 0 or self.link.ended_by_us:
+            return None
+        return self.link.notation.liveness(self._liveness_count, self.level)
+
     def _has_liveness(self) -> bool:
-        return self.link.notation.liveness(0, self.level) is not None
+        return self._liveness_script() is not None
 
     async def _is_alive(self) -> bool:
         """Send something unrelated. True when the peer has answered it."""
         self._liveness_count += 1
-        script = self.link.notation.liveness(self._liveness_count, self.level)
+        script = self._liveness_script()
         if script is None:
             return False
         for line in script.strip().splitlines():

@@ -7,6 +7,7 @@ import contextlib
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from polymux.aio.connect import Unreachable
@@ -23,6 +24,7 @@ from polymux.protocols.registry import parse_protocol
 
 ROLES = ("dialer", "acceptor")
 LEVELS = (0, 1, 2)
+ANSWER_MISSING = "the peer does not answer, so a reaction cannot always be told from silence"
 ECHO_MISSING = "the peer did not echo a stream"
 COMMANDS_MISSING = "the peer does not obey the commands of polymux testee"
 
@@ -79,6 +81,8 @@ class Tester:
             self.opener = Dialer(url, timeout, tls)
         else:
             self.opener = Acceptor(url, timeout, tls, command)
+        self._gone = ""  # why no further case is run
+        self._answers = False  # the peer answers what `Notation.liveness` sends
         self.results = Results(peer or url, self.protocol, role, level)
 
     @property
@@ -119,7 +123,14 @@ class Tester:
 
         async def one(requirement: Requirement, case: Case) -> None:
             async with slots:
-                result = await self._run_case(requirement, case)
+                if self._gone:
+                    result = CaseResult(case, Verdict.UNIMPLEMENTED, None, "not run: " + self._gone)
+                else:
+                    result = await self._run_case(requirement, case)
+                if result.outcome is None and result.verdict is Verdict.FAILED:
+                    self._blame(found, result)
+                elif result.outcome is Outcome.WEDGED and not await self._still_serves():
+                    result = self._hung(found, result)
             found[case.id] = result
             if self.on_result is not None:
                 self.on_result(result)
@@ -133,31 +144,70 @@ class Tester:
                     tasks.create_task(one(requirement, case))
         return found
 
+    def _blame(self, found: dict[str, CaseResult], result: CaseResult) -> None:
+        """No connection could be made: the rest is not run.
+
+        If the peer closed the connection in the case before, it has not survived that case.
+        """
+        self._gone = self.results.note = f"the peer is gone since {result.case.id}"
+        before = next(reversed(found.values()), None)
+        if before is not None and before.outcome is Outcome.CLOSED and self.jobs == 1:
+            self._gone = self.results.note = f"the peer is gone since {before.case.id}"
+            found[before.case.id] = replace(
+                before,
+                verdict=Verdict.FAILED,
+                detail=f"{before.detail}; it could not be reached any more after it",
+            )
+
+    def _hung(self, found: dict[str, CaseResult], result: CaseResult) -> CaseResult:
+        """No connection is served any more: the rest is not run.
+
+        A peer that never served a second connection is not to blame for this case.
+        """
+        self._gone = self.results.note = f"the peer serves no connection since {result.case.id}"
+        served = any(other.outcome is not Outcome.WEDGED for other in found.values())
+        if served or any(line.sender == "peer" for line in result.log):
+            return result
+        text = "the peer serves no second connection, and each case needs one"
+        self.results.note = self._gone = text
+        return replace(result, verdict=Verdict.UNIMPLEMENTED, detail=text)
+
     # What the peer cooperates in
 
     async def _find_cooperation(self) -> None:
-        """Find out whether the peer really echoes, and obeys commands, as the user says."""
-        results = self.results
-        for level in (1, 2):
-            if results.level < level:
-                return
-            if not await self._completes(self._cooperation_script(level)):
-                results.note = ECHO_MISSING if level == 1 else COMMANDS_MISSING
-                return
-            results.cooperation = level
+        """Find out whether the peer really echoes, and obeys commands, as the user says.
 
-    def _cooperation_script(self, level: int) -> str:
+        Without cooperation, a peer of some protocols still answers something, which shows that it
+        is alive: whether it does is found out too.
+        """
+        results = self.results
+        for level in range(results.level, -1, -1):
+            script = self._cooperation_script(level)
+            if script is None or await self._completes(script):
+                results.cooperation = level
+                self._answers = script is not None
+                return
+            results.note = (ANSWER_MISSING, ECHO_MISSING, COMMANDS_MISSING)[level]
+
+    def _cooperation_script(self, level: int) -> str | None:
         notation = NOTATIONS[self.spec.name](self.spec.options, self.side)
-        script = notation.liveness(0, 1) if level == 1 else notation.obedience()
-        assert script is not None  # every protocol has both
-        return script
+        return notation.obedience() if level == 2 else notation.liveness(0, level)
 
     async def _completes(self, script: str) -> bool:
+        """Whether the peer completes a script on a new connection."""
         case = Case("cooperation", "script", 0, script)
         async with self.opener.connection(self._make(None)) as link:
-            outcome, _ = await CaseRun(case, link, 0, self.timeout).run()
+            outcome, _ = await CaseRun(case, link, -1, self.timeout).run()
             link.finish()
             return outcome is Outcome.MET
+
+    async def _still_serves(self) -> bool:
+        """Whether a new connection is served as the first one was."""
+        script = self._cooperation_script(self.results.cooperation)
+        try:
+            return script is None or await self._completes(script)
+        except Unreachable:
+            return False
 
     # One case
 
@@ -181,7 +231,8 @@ class Tester:
         try:
             async with self.opener.connection(self._make(path)) as link:
                 watched = requirement.rules if not case.breaks else ()
-                run = CaseRun(case, link, self.results.cooperation, self.timeout, watched)
+                level = self.results.cooperation if self._answers else -1
+                run = CaseRun(case, link, level, self.timeout, watched)
                 outcome, detail = await run.run()
                 closing = await self._close(link)
                 link.finish()

@@ -57,7 +57,7 @@ class YamuxNotation(Notation):
         if level < 1:
             return f"""> Ping amount={7000 + number}
                        < Pong amount={7000 + number}"""
-        stream = 900 + number
+        stream = 1_000_000 + number
         return f"""> WindowUpdate+SYN {stream}
                    > Data {stream} "still there? {number}"
                    < content {stream} "still there? {number}" """

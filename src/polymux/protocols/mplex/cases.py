@@ -82,7 +82,7 @@ def echo_on(word: str) -> str:
 
 IDS: Final = (
     tuple(Case("MPLEX-HDR-1", f"id-{name}", 1, echo_on(f"#{number}")) for name, number in (
-        ("0", 0), ("1", 1), ("2-31", 1 << 31), ("2-33", 1 << 33), ("2-53", 1 << 53),
+        ("0", 0), ("1", 1), ("50-million", 50_000_000), ("2-31", 1 << 31), ("2-33", 1 << 33), ("2-53", 1 << 53),
         ("2-60", (1 << 60) - 1),
     ))
 )  # fmt: skip
@@ -104,6 +104,8 @@ react""", outcomes(MAY_IGNORE, closed=Verdict.NON_STRICT), ("mplex.write-after-c
          MAY_IGNORE, ("mplex.varint-too-long",)),
     Case("MPLEX-HDR-3", "twelve-bytes", 0,
          "> hex 88 80 80 80 80 80 80 80 80 80 80 01 00\nreact", MAY_IGNORE,
+         ("mplex.varint-too-long",)),
+    Case("MPLEX-HDR-3", "without-end", 0, f"> hex {'ff' * 12}\nreact", MAY_IGNORE,
          ("mplex.varint-too-long",)),
     Case("MPLEX-LEN-1", "one-mebibyte", 1, """
 > NewStream 1 "echo"
@@ -225,7 +227,7 @@ alive
 alive"""),
     Case("MPLEX-SLOW-1", "unread-stream", 2, """
 > NewStream 1 "never-read"
-> MessageInitiator 1 *65536 times=8
+> MessageInitiator 1 *65536 times=128
 react""", outcomes(MAY_IGNORE, wedged=Verdict.INFORMATIONAL)),
     Case("MPLEX-RATE-1", "fifty-at-once", 0,
          "\n".join(f'> NewStream {number} "echo"' for number in range(1, 51)) + "\nreact",

@@ -152,6 +152,8 @@ alive""", options=V3),
          outcomes(MUST_GO_ON, refused=Verdict.OK), ("nerdbank.unknown-code",), V23),
     Case("NB-FRM-4", "20481-bytes", 1, f"{ECHO}\n> Content 1 *20481\nreact", EITHER,
          ("nerdbank.payload-too-long",)),
+    Case("NB-FRM-4", "four-mebibytes", 0, '> Offer 1 "x"\n> Content 1 *4194304\nreact',
+         SHOULD_REFUSE, ("nerdbank.frame-too-long",), V23),
     Case("NB-FRM-5", "wide-integers", 1, """
 > hex 94 cf0000000000000000 ce00000001 01 c40b 92a46563686fce00100000
 < OfferAccepted 1""", options=V3),
@@ -159,6 +161,8 @@ alive""", options=V3),
 > hex 93 cf0000000000000000 ce00000001 c40b 92a46563686fce00100000
 < OfferAccepted 1""", options=V2),
     Case("NB-ID-1", "even-side", 2, '> Offer 1 "open 2"\n< Offer p2\n< Offer p4', options=V12),
+    Case("NB-ID-1", "wrong-parity", 0, '> Offer #2 "x"\nreact', MUST_REFUSE,
+         ("nerdbank.id-parity",), V12),
     Case("NB-ID-2", "offered-twice", 0, '> Offer 1 "echo"\n> Offer 1 "echo"\nreact', MUST_REFUSE,
          ("nerdbank.id-reused",)),
     Case("NB-ID-2", "offered-again", 1, f"""{ECHO}

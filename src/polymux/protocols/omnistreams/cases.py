@@ -8,6 +8,7 @@ from polymux.core.conformance import (
     EITHER,
     MAY_IGNORE,
     MUST_GO_ON,
+    MUST_REFUSE,
     SHOULD_GO_ON,
     SHOULD_REFUSE,
     Case,
@@ -24,6 +25,7 @@ AMBIGUOUS: Final = Obligation.AMBIGUOUS
 ROBUSTNESS: Final = Obligation.ROBUSTNESS
 
 SPEC: Final = {"numbering": ("spec",)}
+LENGTH: Final = {"carrier": ("length",)}
 WEBSOCKET: Final = {"carrier": ("websocket",)}
 
 REQUIREMENTS: Final = (
@@ -98,6 +100,8 @@ react""", outcomes(MAY_IGNORE, closed=Verdict.NON_STRICT), ("omnistreams.data-on
          ("omnistreams.unknown-type",)),
     Case("OMNI-MSG-1", "type-255", 0, "> message xff01\nreact", MAY_IGNORE,
          ("omnistreams.unknown-type",)),
+    Case("OMNI-MSG-1", "2-gibibytes", 0, "> hex 7fffffff\nreact",
+         outcomes(MUST_REFUSE, wedged=Verdict.FAILED), ("omnistreams.message-too-long",), LENGTH),
     Case("OMNI-MSG-2", "data-without-id", 0, "> message x02\nreact", MAY_IGNORE,
          ("omnistreams.bad-length",), SPEC),
     Case("OMNI-MSG-3", "end-with-data", 1, f"{ECHO}\n> STREAM_END 1 xff\nreact", MAY_IGNORE,
@@ -179,6 +183,8 @@ alive"""),
     Case("OMNI-META-1", "binary", 1, f"""
 > CREATE_RECEIVE_STREAM 1 x{bytes(range(255, -1, -1)).hex()}
 < STREAM_REQUEST_DATA 1"""),
+    Case("OMNI-META-1", "four-mebibytes", 1, "> CREATE_RECEIVE_STREAM 1 *4194304\nreact",
+         SHOULD_REFUSE, ("omnistreams.metadata-too-long",)),
     Case("OMNI-WS-1", "text-message", 0, "> message x0041 opcode=1\nreact", EITHER,
          options=WEBSOCKET),
 )  # fmt: skip

@@ -136,6 +136,9 @@ react""", MAY_IGNORE, ("yamux.unknown-stream",)),
     Case("YAMUX-OPEN-5", "300-opened", 0,
          "\n".join(f"> WindowUpdate+SYN {number}" for number in range(1, 301)) + "\nreact",
          outcomes(EITHER, ignored=Verdict.OK, refused=Verdict.OK)),
+    Case("YAMUX-OPEN-5", "5000-opened", 0,
+         "\n".join(f"> WindowUpdate+SYN {number}" for number in range(1, 5001)) + "\nreact",
+         outcomes(EITHER, wedged=Verdict.INFORMATIONAL)),
     Case("YAMUX-WIN-1", "far-over-the-window", 1, """
 > WindowUpdate+SYN 1
 > Data 1 *262145
@@ -148,6 +151,11 @@ react""", MUST_REFUSE, ("yamux.window-overflow",)),
 ! content 1 "too late"
 > WindowUpdate+FIN 1
 > Data 1 "too late"
+react""", MAY_IGNORE, ("yamux.write-after-fin",)),
+    Case("YAMUX-FIN-1", "much-data-after-fin", 1, f"""{ECHO}
+> WindowUpdate+FIN 1
+! WindowUpdate 1
+> Data 1 *65536 times=3
 react""", MAY_IGNORE, ("yamux.write-after-fin",)),
     Case("YAMUX-FIN-1", "everything-then-the-end", 1, """
 > WindowUpdate+SYN 1
@@ -180,7 +188,8 @@ react""", MAY_IGNORE, ("yamux.write-after-peer-rst",)),
          ("yamux.pong-unrequested",)),
     Case("YAMUX-PING-3", "ping-without-flags", 0, "> Ping amount=7 flags=0\nreact", SHOULD_REFUSE,
          ("yamux.ping-flags",)),
-    Case("YAMUX-AWAY-1", "code-9", 1, "> GoAway amount=9\nreact", EITHER, ("yamux.goaway-code",)),
+    Case("YAMUX-AWAY-1", "code-9", 1, f"{ECHO}\n> GoAway amount=9\nreact", EITHER,
+         ("yamux.goaway-code",)),
     Case("YAMUX-AWAY-2", "open-after-go-away", 2, """
 > WindowUpdate+SYN 1
 > Data 1 "hello"
