@@ -96,6 +96,9 @@ class CaseRun:
             await self._expect(rest)
         elif word == "!":
             self.forbidden.append((rest, self._seen(rest, taking=False)))
+        elif word == "?":
+            if not self._seen(rest)():
+                raise Ended(Outcome.MISSING, f"the peer did not send: {rest}")
         elif word == "mirror":
             await self._mirror()
         elif word == "alive":
@@ -218,7 +221,8 @@ class CaseRun:
         if self.link.flooded:
             raise Ended(Outcome.FORBIDDEN, f"the peer sent {self.link.flooded}, unasked")
         problem = self.link.undecodable()
-        if problem and not self.case.breaks:
+        # What the tester breaks can make the peer's bytes undecodable too, in some protocols.
+        if problem and (not self.case.breaks or self.link.notation.directions_are_independent):
             raise Ended(Outcome.FORBIDDEN, f"the peer's bytes cannot be decoded: {problem}")
 
     async def _expect(self, text: str) -> None:
@@ -269,7 +273,7 @@ class CaseRun:
 
     async def _require_alive(self) -> None:
         if not self._has_liveness():
-            return
+            raise Ended(Outcome.SILENT, "the peer answers nothing that would show it is alive")
         if not await self._is_alive():
             self._check_closed()
             raise Ended(Outcome.WEDGED, "the peer no longer answers")

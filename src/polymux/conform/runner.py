@@ -24,6 +24,7 @@ from polymux.protocols.registry import parse_protocol
 
 ROLES = ("dialer", "acceptor")
 LEVELS = (0, 1, 2)
+NO_CONNECTION = "no connection"
 ANSWER_MISSING = "the peer does not answer, so a reaction cannot always be told from silence"
 ECHO_MISSING = "the peer did not echo a stream"
 COMMANDS_MISSING = "the peer does not obey the commands of polymux testee"
@@ -82,6 +83,8 @@ class Tester:
         else:
             self.opener = Acceptor(url, timeout, tls, command)
         self._gone = ""  # why no further case is run
+        self._nonsense = ""  # what shows that the peer does not speak the protocol
+        self._connected = False  # at least once
         self._answers = False  # the peer answers what `Notation.liveness` sends
         self.results = Results(peer or url, self.protocol, role, level)
 
@@ -123,11 +126,13 @@ class Tester:
 
         async def one(requirement: Requirement, case: Case) -> None:
             async with slots:
-                if self._gone:
+                if self._nonsense:
+                    result = CaseResult(case, Verdict.FAILED, None, self._nonsense)
+                elif self._gone:
                     result = CaseResult(case, Verdict.UNIMPLEMENTED, None, "not run: " + self._gone)
                 else:
                     result = await self._run_case(requirement, case)
-                if result.outcome is None and result.verdict is Verdict.FAILED:
+                if result.detail.startswith(NO_CONNECTION):
                     self._blame(found, result)
                 elif result.outcome is Outcome.WEDGED and not await self._still_serves():
                     result = self._hung(found, result)
@@ -187,6 +192,9 @@ class Tester:
                 results.cooperation = level
                 self._answers = script is not None
                 return
+            if self._nonsense:
+                results.note = self._nonsense
+                return
             results.note = (ANSWER_MISSING, ECHO_MISSING, COMMANDS_MISSING)[level]
 
     def _cooperation_script(self, level: int) -> str | None:
@@ -197,8 +205,11 @@ class Tester:
         """Whether the peer completes a script on a new connection."""
         case = Case("cooperation", "script", 0, script)
         async with self.opener.connection(self._make(None)) as link:
-            outcome, _ = await CaseRun(case, link, -1, self.timeout).run()
+            self._connected = True
+            outcome, detail = await CaseRun(case, link, -1, self.timeout).run()
             link.finish()
+            if outcome is Outcome.FORBIDDEN:
+                self._nonsense = detail
             return outcome is Outcome.MET
 
     async def _still_serves(self) -> bool:
@@ -230,6 +241,7 @@ class Tester:
         path = self._capture_path(case)
         try:
             async with self.opener.connection(self._make(path)) as link:
+                self._connected = True
                 watched = requirement.rules if not case.breaks else ()
                 level = self.results.cooperation if self._answers else -1
                 run = CaseRun(case, link, level, self.timeout, watched)
@@ -237,7 +249,9 @@ class Tester:
                 closing = await self._close(link)
                 link.finish()
         except Unreachable as problem:
-            return CaseResult(case, Verdict.FAILED, None, f"no connection: {problem}")
+            if not self._connected:
+                raise
+            return CaseResult(case, Verdict.FAILED, None, f"{NO_CONNECTION}: {problem}")
         sides = ("tester", "peer") if self.side == 0 else ("peer", "tester")
         broken = [
             (sides[found.sender], found.rule.name)

@@ -10,6 +10,7 @@ The script of a case has one step on each line:
     > hex 0f 00                       send these bytes
     < KIND STREAM PAYLOAD             wait for such a frame of the peer
     < content STREAM PAYLOAD          wait until the peer has sent this content on the stream
+    ? KIND STREAM PAYLOAD             such a frame must have come by now
     < closed                          wait until the peer has closed the connection
     ! KIND STREAM PAYLOAD             such a frame must not come before the case is over
     alive                             wait until the peer has answered something unrelated

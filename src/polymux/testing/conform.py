@@ -17,7 +17,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from polymux.conform.report.html import write_html
 from polymux.conform.report.junit import write_junit
@@ -26,8 +25,10 @@ from polymux.conform.runner import Tester
 from polymux.conform.testee import dial_testee, serve_testee
 from polymux.core.conformance import Verdict
 
-if TYPE_CHECKING:
+try:
     import pytest
+except ImportError:  # only the fixture needs it
+    pytest = None  # type: ignore[assignment]
 
 __all__ = [
     "CaseResult",
@@ -35,8 +36,8 @@ __all__ = [
     "Results",
     "Verdict",
     "dial_testee",
+    "examine_or_fail",
     "failure_text",
-    "polymux_conform",
     "run",
     "run_async",
     "serve_testee",
@@ -106,27 +107,20 @@ def failure_text(results: Results, strict: bool = False) -> str:
     )
 
 
-def _fixture() -> Callable[..., Results]:
-    def examine(url: str, protocol: str, names: Iterable[str] = (), **options: object) -> Results:
-        strict = bool(options.pop("strict", False))
-        results = run(url, protocol, names, **options)
-        text = failure_text(results, strict)
-        if text:
-            import pytest
-
-            pytest.fail(text, pytrace=False)
-        return results
-
-    return examine
+def examine_or_fail(
+    url: str, protocol: str, names: Iterable[str] = (), strict: bool = False, **options: object
+) -> Results:
+    """Like `run`; fails the pytest test that calls it, with a line for each case that failed."""
+    results = run(url, protocol, names, **options)
+    text = failure_text(results, strict)
+    if text:
+        pytest.fail(text, pytrace=False)
+    return results
 
 
-try:
-    import pytest as _pytest
-except ImportError:  # the fixture is for pytest only
-    polymux_conform: object = _fixture
-else:
+if pytest is not None:
 
-    @_pytest.fixture(name="polymux_conform")
+    @pytest.fixture(name="polymux_conform")
     def polymux_conform() -> Callable[..., Results]:
-        """Examine a peer and fail the test if a case FAILED or is WEDGED."""
-        return _fixture()
+        """`examine_or_fail`, as a fixture."""
+        return examine_or_fail

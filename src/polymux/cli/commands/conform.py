@@ -182,7 +182,9 @@ def print_results(results: Results, as_json: bool) -> None:
     out = console()
     if results.note:
         out.print(results.note)
-    out.print(f"{plural(len(results.cases), 'case')} in {results.seconds:.1f} s: {counts or 'none'}")
+    out.print(
+        f"{plural(len(results.cases), 'case')} in {results.seconds:.1f} s: {counts or 'none'}"
+    )
 
 
 def list_catalogue(protocol: str | None, names: tuple[str, ...], as_json: bool) -> None:

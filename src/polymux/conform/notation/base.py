@@ -64,7 +64,7 @@ class Notation:
         side: the tester's side, 0 for the dialer and 1 for the acceptor.
     """
 
-    opens_per_liveness = 1
+    directions_are_independent = True  # each side's bytes can be decoded whatever the other sends
 
     def __init__(self, options: dict[str, str], side: int) -> None:
         self.options = options

@@ -24,6 +24,8 @@ MAGIC = bytes.fromhex("2fdf1d50")
 class NerdbankNotation(Notation):
     """Frames of one of the three versions."""
 
+    directions_are_independent = False  # before version 3, frames need both handshakes
+
     @property
     def version(self) -> int:
         return int(self.options.get("version", "3"))

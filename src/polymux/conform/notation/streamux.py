@@ -18,6 +18,7 @@ KINDS = {"Request", "Cancel", *TERMINATION, *REPLIES}
 class StreamuxNotation(Notation):
     """`last=1` sets the termination bit. `Initiator` has version=, length=, id= and timeout=."""
 
+    directions_are_independent = False
     length_bits = 16
     id_bits = 14
 

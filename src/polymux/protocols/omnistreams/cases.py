@@ -135,7 +135,7 @@ react""", SHOULD_GO_ON),
 alive"""),
     Case("OMNI-FC-1", "more-than-requested", 1, """
 > CREATE_RECEIVE_STREAM 1 "echo"
-> STREAM_DATA 1 "z" times=20000
+> STREAM_DATA 1 "z" times=3000
 react""", SHOULD_REFUSE, ("omnistreams.credit-exceeded",)),
     Case("OMNI-FC-2", "nothing-requested", 2, f'{SOURCE}\n! content p "z"\nalive'),
     Case("OMNI-FC-3", "two-and-three", 2, f"""{SOURCE}
@@ -183,7 +183,7 @@ alive"""),
     Case("OMNI-META-1", "binary", 1, f"""
 > CREATE_RECEIVE_STREAM 1 x{bytes(range(255, -1, -1)).hex()}
 < STREAM_REQUEST_DATA 1"""),
-    Case("OMNI-META-1", "four-mebibytes", 1, "> CREATE_RECEIVE_STREAM 1 *4194304\nreact",
+    Case("OMNI-META-1", "half-a-mebibyte", 1, "> CREATE_RECEIVE_STREAM 1 *524288\nreact",
          SHOULD_REFUSE, ("omnistreams.metadata-too-long",)),
     Case("OMNI-WS-1", "text-message", 0, "> message x0041 opcode=1\nreact", EITHER,
          options=WEBSOCKET),

@@ -51,7 +51,7 @@ REQUIREMENTS: Final = (
     Requirement("SMX-CAN-2", MUST, "A cancelled id is locked until the acknowledgement.",
                 ("streamux.cancel-twice", "streamux.id-in-flight")),
     Requirement("SMX-CAN-3", MUST, "No reply follows the acknowledgement of a cancel.",
-                ("streamux.reply-after-cancel",)),
+                ("streamux.reply-after-cancel", "streamux.cancel-unanswered")),
     Requirement("SMX-CAN-4", SHOULD, "An acknowledgement needs a cancel.",
                 ("streamux.ack-not-cancelled",)),
     Requirement("SMX-TMO-1", MUST, "With a timeout of 0 the other side never gives up by itself."),
@@ -64,7 +64,7 @@ REQUIREMENTS: Final = (
     Requirement("SMX-KA-3", SHOULD, "A keep alive uses a free id.",
                 ("streamux.keepalive-busy-id",)),
     Requirement("SMX-SPU-1", MUST, "Spurious messages are discarded.",
-                ("streamux.cancel-unknown",)),
+                ("streamux.cancel-unknown", "streamux.cancel-unanswered")),
 )  # fmt: skip
 
 DISCARD: Final = outcomes(closed=Verdict.OK, refused=Verdict.OK, wedged=Verdict.OK)
