@@ -26,7 +26,7 @@ from typing import Any
 
 from polymux.conform.catalogue import requirements_of
 from polymux.conform.results import CaseResult, Results
-from polymux.conform.runner import Tester
+from polymux.conform.runner import PeerTester
 from polymux.conform.testee import serve_testee
 from polymux.core.conformance import Verdict
 from polymux.core.endpoint import Endpoint
@@ -193,7 +193,7 @@ async def serve_until_killed(protocol: str, writing: int) -> None:
 def examine(protocol: str, rule: str) -> Results:
     """Examine a testee without the rule, by all cases of its protocol."""
     with faulty_testee(protocol, rule) as url:
-        return asyncio.run(Tester(url, protocol, level=2, timeout=TIMEOUT, jobs=8).run())
+        return asyncio.run(PeerTester(url, protocol, level=2, timeout=TIMEOUT, jobs=8).run())
 
 
 def is_about(result: CaseResult, rule: str) -> bool:

@@ -12,7 +12,7 @@ from tests.conform.peers import bad_peer
 
 from polymux import Unreachable
 from polymux.conform.connection import MAX_RECEIVED
-from polymux.conform.runner import Tester
+from polymux.conform.runner import PeerTester
 from polymux.core.conformance import Verdict
 from polymux.testing import conform
 
@@ -117,7 +117,7 @@ def test_a_peer_that_serves_one_connection_is_not_blamed() -> None:
 def test_a_peer_that_dies_is_blamed_for_the_case_that_killed_it() -> None:
     async def examine() -> conform.Results:
         async with await conform.serve_testee("tcp://127.0.0.1:0", "mplex") as server:
-            tester = Tester(server.url, "mplex", ["MPLEX-HDR-2", "MPLEX-HDR-3"], timeout=0.5)
+            tester = PeerTester(server.url, "mplex", ["MPLEX-HDR-2", "MPLEX-HDR-3"], timeout=0.5)
 
             def close_server(result: conform.CaseResult) -> None:
                 if server.listener is not None:

@@ -17,7 +17,7 @@ from polymux.capture.pcapng.comments import VANTAGES, hint_comment
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 from polymux.conform.notation.base import Notation
-from polymux.core.frames import ABORTS, GRANTS, FrameHeader, FrameRows
+from polymux.core.frames import ABORTS, ACCEPTS, GRANTS, FrameHeader, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.rules import Certainty, Severity, Violation
 from polymux.protocols.registry import create
@@ -212,7 +212,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _take_row(self, batch: FrameRows, i: int) -> None:
         protocol = self.observer.protocol
-        number = batch.kind[i]
+        number = int(batch.kind[i])
         known = protocol.kinds.get(number)
         kind = known.name if known is not None else f"Code{number}"
         opener, stream_id = int(batch.opener[i]), int(batch.stream_id[i])
@@ -239,7 +239,7 @@ class PeerConnection(asyncio.Protocol):
         if size and self._kept < MAX_KEPT_CONTENT:
             self._kept += len(payload)
             self.content.setdefault((opener, stream_id), bytearray()).extend(payload)
-        if effect == GRANTS and amount > 0:
+        if effect in (GRANTS, ACCEPTS) and amount > 0:
             self.credit[stream_id] = self.credit.get(stream_id, 0) + amount
         answer = self.notation.answer(kind, stream_id, amount)
         if answer:

@@ -30,7 +30,12 @@ ECHO_MISSING = "the peer did not echo a stream"
 COMMANDS_MISSING = "the peer does not obey the commands of polymux testee"
 
 
-class Tester:
+def heard_from_peer(result: CaseResult) -> bool:
+    """Whether the peer has sent a frame in the case."""
+    return any(line.sender == "peer" for line in result.log)
+
+
+class PeerTester:
     """One run.
 
     Args:
@@ -152,17 +157,25 @@ class Tester:
     def _blame(self, found: dict[str, CaseResult], result: CaseResult) -> None:
         """No connection could be made: the rest is not run.
 
-        If the peer closed the connection in the case before, it has not survived that case.
+        If the peer closed the connection in a case before, it has not survived that case. While a
+        process dies, it may still accept connections: valid frames that it closes on without a
+        word are not to blame.
         """
         self._gone = self.results.note = f"the peer is gone since {result.case.id}"
-        before = next(reversed(found.values()), None)
-        if before is not None and before.outcome is Outcome.CLOSED and self.jobs == 1:
+        if self.jobs > 1:
+            return
+        for before in reversed(list(found.values())):
+            if before.outcome is not Outcome.CLOSED:
+                return
             self._gone = self.results.note = f"the peer is gone since {before.case.id}"
-            found[before.case.id] = replace(
-                before,
-                verdict=Verdict.FAILED,
-                detail=f"{before.detail}; it could not be reached any more after it",
-            )
+            if not before.case.breaks and not heard_from_peer(before):
+                found[before.case.id] = replace(
+                    before, verdict=Verdict.UNIMPLEMENTED, detail="the peer was gone already"
+                )
+                continue
+            text = f"{before.detail}; it could not be reached any more after it"
+            found[before.case.id] = replace(before, verdict=Verdict.FAILED, detail=text)
+            return
 
     def _hung(self, found: dict[str, CaseResult], result: CaseResult) -> CaseResult:
         """No connection is served any more: the rest is not run.
@@ -171,7 +184,7 @@ class Tester:
         """
         self._gone = self.results.note = f"the peer serves no connection since {result.case.id}"
         served = any(other.outcome is not Outcome.WEDGED for other in found.values())
-        if served or any(line.sender == "peer" for line in result.log):
+        if served or heard_from_peer(result):
             return result
         text = "the peer serves no second connection, and each case needs one"
         self.results.note = self._gone = text

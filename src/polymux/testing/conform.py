@@ -21,7 +21,7 @@ from pathlib import Path
 from polymux.conform.report.html import write_html
 from polymux.conform.report.junit import write_junit
 from polymux.conform.results import CaseResult, RequirementResult, Results
-from polymux.conform.runner import Tester
+from polymux.conform.runner import PeerTester
 from polymux.conform.testee import dial_testee, serve_testee
 from polymux.core.conformance import Verdict
 
@@ -85,7 +85,7 @@ async def run_async(
         NoSuchRequirement: Nothing has one of these names.
         BadProtocolString, BadUrl: The protocol or the URL is invalid.
     """
-    tester = Tester(
+    tester = PeerTester(
         url, protocol, names, role=role, level=level, timeout=timeout, command=command,
         captures=Path(captures) if captures is not None else None, jobs=jobs, tls=tls, peer=peer,
     )  # fmt: skip

@@ -27,7 +27,7 @@ from polymux.conform.report.html import write_html
 from polymux.conform.report.junit import write_junit
 from polymux.conform.report.records import case_record, catalogue_records, summary_record
 from polymux.conform.results import Results
-from polymux.conform.runner import ROLES, Tester
+from polymux.conform.runner import ROLES, PeerTester
 from polymux.core.conformance import Verdict
 from polymux.protocols import registry
 from polymux.record import tls_contexts
@@ -117,7 +117,7 @@ def conform(
         raise click.UsageError("URL and --protocol are needed, except with --list")
     if command and role != "acceptor":
         raise click.UsageError("--exec starts a client: it needs --role acceptor")
-    tester = Tester(
+    tester = PeerTester(
         url, protocol, names, role=role, level=level, timeout=timeout, command=command,
         captures=Path(captures) if captures else None, jobs=jobs, peer=name,
         tls=tls_context(url, role, ca, insecure, cert, key),
@@ -146,7 +146,7 @@ def tls_context(
     return tls_contexts.client_context(ca, insecure=insecure, cert=cert, key=key)
 
 
-def run_tester(tester: Tester) -> Results:
+def run_tester(tester: PeerTester) -> Results:
     """Run the cases with a progress bar."""
     log = logging.getLogger("polymux.aio")
     level = log.level
