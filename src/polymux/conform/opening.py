@@ -71,7 +71,8 @@ class Dialer:
                 raise Unreachable(f"{self.address}: no answer in {self.timeout:g} s") from None
             except OSError as problem:
                 if loop.time() + RETRY_SECONDS >= latest:
-                    reason = describe_os_error(problem)
+                    refused = isinstance(problem, ConnectionRefusedError)
+                    reason = "nothing listens there" if refused else describe_os_error(problem)
                     raise Unreachable(f"{self.address}: {reason}") from None
             await asyncio.sleep(RETRY_SECONDS)
 

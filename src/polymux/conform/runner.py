@@ -138,7 +138,7 @@ class PeerTester:
                 else:
                     result = await self._run_case(requirement, case)
                 if result.detail.startswith(NO_CONNECTION):
-                    self._blame(found, result)
+                    result = self._blame(found, result)
                 elif result.outcome is Outcome.WEDGED and not await self._still_serves():
                     result = self._hung(found, result)
             found[case.id] = result
@@ -154,8 +154,8 @@ class PeerTester:
                     tasks.create_task(one(requirement, case))
         return found
 
-    def _blame(self, found: dict[str, CaseResult], result: CaseResult) -> None:
-        """No connection could be made: the rest is not run.
+    def _blame(self, found: dict[str, CaseResult], result: CaseResult) -> CaseResult:
+        """No connection could be made: the rest is not run. Return the result of this case.
 
         If the peer closed the connection in a case before, it has not survived that case. While a
         process dies, it may still accept connections: valid frames that it closes on without a
@@ -163,10 +163,10 @@ class PeerTester:
         """
         self._gone = self.results.note = f"the peer is gone since {result.case.id}"
         if self.jobs > 1:
-            return
+            return result
         for before in reversed(list(found.values())):
             if before.outcome is not Outcome.CLOSED:
-                return
+                return result
             self._gone = self.results.note = f"the peer is gone since {before.case.id}"
             if not before.case.breaks and not heard_from_peer(before):
                 found[before.case.id] = replace(
@@ -175,7 +175,8 @@ class PeerTester:
                 continue
             text = f"{before.detail}; it could not be reached any more after it"
             found[before.case.id] = replace(before, verdict=Verdict.FAILED, detail=text)
-            return
+            return replace(result, verdict=Verdict.UNIMPLEMENTED)
+        return result
 
     def _hung(self, found: dict[str, CaseResult], result: CaseResult) -> CaseResult:
         """No connection is served any more: the rest is not run.
