@@ -8,6 +8,7 @@ bytes or `MAX_FRAMES` frames is disconnected.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ class PeerConnection(asyncio.Protocol):
         self.notation = notation
         self.protocol = protocol
         self.observer = Observer(create(protocol, vantage=side))
+        # Decodes single headers; messages of a WebSocket are given to it with their length.
+        self._headers = self.observer.protocol
+        if "carrier=websocket" in protocol:
+            self._headers = create(protocol.replace("carrier=websocket", "carrier=length"))
         self.transport: asyncio.Transport | None = None
         self.frames: list[SeenFrame] = []
         self.content: dict[tuple[int, int], bytearray] = {}
@@ -220,7 +225,8 @@ class PeerConnection(asyncio.Protocol):
         sender = int(batch.sender[i])
         frame_bytes = b""
         if sender != self.side:
-            frame_bytes = self._take_frame(int(batch.byte_offset[i]), int(batch.size[i]))
+            taken = self._take_frame(int(batch.byte_offset[i]), int(batch.size[i]))
+            frame_bytes = self._unwrapped(taken)
             if opener == NO_STREAM:
                 opener, stream_id = self._named_stream(frame_bytes)
         stream_text = "" if opener == NO_STREAM else f" {'das'[opener]}{stream_id}"
@@ -233,7 +239,7 @@ class PeerConnection(asyncio.Protocol):
             return
         self._frame_count += 1
         effect = int(protocol.effects[number])
-        payload = self._payload(frame_bytes, size) if size else frame_bytes[-MAX_CONTROL_BYTES:]
+        payload = frame_bytes[-(size or MAX_CONTROL_BYTES) :]
         frame = SeenFrame(kind, effect, opener, stream_id, amount, payload)
         self.frames.append(frame)
         if size and self._kept < MAX_KEPT_CONTENT:
@@ -257,18 +263,19 @@ class PeerConnection(asyncio.Protocol):
         """Opener and id in a frame that belongs to no stream the observer knows."""
         head = FrameHeader()
         head.opener = NO_STREAM
-        found = self.observer.protocol.decode_header(1 - self.side, frame, 0, len(frame), head)
+        found = self._headers.decode_header(1 - self.side, frame, 0, len(frame), head)
         return (int(head.opener), int(head.stream_id)) if found >= 0 else (NO_STREAM, 0)
 
-    def _payload(self, frame: bytes, payload_size: int) -> bytes:
-        """The content in a frame, without the mask of a WebSocket."""
-        payload = frame[len(frame) - payload_size :]
-        if self.observer.websocket is not None and len(frame) > 1 and frame[1] & 0x80:
-            head = {126: 4, 127: 10}.get(frame[1] & 0x7F, 2)
-            key = frame[head : head + 4]
-            at = len(frame) - payload_size - head - 4
-            payload = bytes(byte ^ key[(at + i) % 4] for i, byte in enumerate(payload))
-        return payload
+    def _unwrapped(self, frame: bytes) -> bytes:
+        """A WebSocket frame as the same message with its length before it; others as they are."""
+        if self.observer.websocket is None or len(frame) < 2:
+            return frame
+        at = {126: 4, 127: 10}.get(frame[1] & 0x7F, 2)
+        message = frame[at:]
+        if frame[1] & 0x80:
+            key, message = message[:4], message[4:]
+            message = bytes(byte ^ key[i % 4] for i, byte in enumerate(message))
+        return struct.pack(">I", len(message)) + message
 
     def _note(self, sender: str, text: str) -> None:
         if len(self.log) < MAX_LOG_LINES:
