@@ -74,7 +74,8 @@ class PeerConnection(asyncio.Protocol):
         self.observer = Observer(create(protocol, vantage=side))
         # Decodes single headers; messages of a WebSocket are given to it with their length.
         self._headers = self.observer.protocol
-        if "carrier=websocket" in protocol:
+        self._is_websocket = "carrier=websocket" in protocol
+        if self._is_websocket:
             self._headers = create(protocol.replace("carrier=websocket", "carrier=length"))
         self.transport: asyncio.Transport | None = None
         self.frames: list[SeenFrame] = []
@@ -268,7 +269,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _unwrapped(self, frame: bytes) -> bytes:
         """A WebSocket frame as the same message with its length before it; others as they are."""
-        if self.observer.websocket is None or len(frame) < 2:
+        if not self._is_websocket or len(frame) < 2:
             return frame
         at = {126: 4, 127: 10}.get(frame[1] & 0x7F, 2)
         message = frame[at:]
