@@ -24,6 +24,7 @@ from polymux.protocols.registry import parse_protocol
 
 ROLES = ("dialer", "acceptor")
 LEVELS = (0, 1, 2)
+CLOSING_SECONDS = 1.0  # to wait for the peer to close the connection after a case
 NO_CONNECTION = "no connection"
 ANSWER_MISSING = "the peer does not answer, so a reaction cannot always be told from silence"
 ECHO_MISSING = "the peer did not echo a stream"
@@ -280,15 +281,16 @@ class PeerTester:
     async def _close(self, link: PeerConnection) -> str:
         """End the connection and see how the peer does: clean, abrupt, late or none."""
         began = time.monotonic()
+        limit = min(self.timeout, CLOSING_SECONDS)
         if not link.closed and not link.closed_by_us:
             link.end()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.timeout):
+                async with asyncio.timeout(limit):
                     while not (link.closed or link.closed_by_us):
                         link.changed.clear()
                         await link.changed.wait()
         if link.closed == "reset":
             return "abrupt"
         if link.closed == "ended":
-            return "late" if time.monotonic() - began > self.timeout / 2 else "clean"
+            return "late" if time.monotonic() - began > limit / 2 else "clean"
         return "none"
