@@ -13,7 +13,7 @@ from tests.interop.node_peer import GO_YAMUX, PEERS, go_program, missing_go, req
 from polymux.testing import conform
 
 LINE_LIMIT = 1 << 20
-TIMEOUT = 3.0  # seconds, of which each WEDGED case needs one or two
+TIMEOUTS = (3.0, 15.0)  # seconds; a WEDGED case uses them up once or twice
 
 MPLEX_CASES = ("GEN", "MPLEX-HDR-2", "MPLEX-HDR-3", "MPLEX-OPEN", "MPLEX-ROLE", "MPLEX-CLOSE",
                "MPLEX-RESET", "MPLEX-ISO", "MPLEX-LEN-1/over-one-mebibyte")  # fmt: skip
@@ -131,23 +131,26 @@ async def running_testee(package: str) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def examine(package: str) -> conform.Results:
+async def examine(package: str, timeout: float = TIMEOUTS[0]) -> conform.Results:
     protocol, level, names, _ = PEER_VERDICTS[package]
     async with running_testee(package) as url:
         return await conform.run_async(
-            url, protocol, names, level=level, timeout=TIMEOUT, jobs=8, peer=package
+            url, protocol, names, level=level, timeout=timeout, jobs=8, peer=package
         )
 
 
 @pytest.mark.parametrize("package", PEER_VERDICTS)
 def test_a_real_peer_has_the_verdicts_that_were_measured(package: str) -> None:
     require() if package != GO_YAMUX else require_none(missing_go())
-    results = asyncio.run(examine(package))
-    found = {
-        result.case.id: result.verdict.value
-        for result in results.cases
-        if result.verdict.value not in ("OK", "INFORMATIONAL")
-    }
+    for timeout in TIMEOUTS:  # the second one for a busy machine
+        results = asyncio.run(examine(package, timeout))
+        found = {
+            result.case.id: result.verdict.value
+            for result in results.cases
+            if result.verdict.value not in ("OK", "INFORMATIONAL")
+        }
+        if found == PEER_VERDICTS[package][3]:
+            break
     assert found == PEER_VERDICTS[package][3]
     outcomes = {result.case.id: result.outcome.value for result in results.cases if result.outcome}
     assert {case: outcomes[case] for case in PEER_OUTCOMES[package]} == PEER_OUTCOMES[package]
@@ -159,7 +162,7 @@ def test_a_peer_that_crashes_fails_the_case_that_did_it() -> None:
     async def run() -> conform.Results:
         async with running_testee("multiplex") as url:
             names = ["MPLEX-LEN-1/length-2-40", "MPLEX-OPEN-3"]
-            return await conform.run_async(url, "mplex", names, level=1, timeout=TIMEOUT)
+            return await conform.run_async(url, "mplex", names, level=1, timeout=TIMEOUTS[0])
 
     results = asyncio.run(run())
     assert results.verdict("MPLEX-LEN-1/length-2-40") is conform.Verdict.FAILED
