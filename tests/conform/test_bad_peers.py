@@ -123,3 +123,22 @@ def test_a_peer_that_dies_is_blamed_for_the_case_that_killed_it() -> None:
     assert results.verdict("MPLEX-HDR-2/flag-7") is Verdict.FAILED
     assert "could not be reached any more after it" in results.cases[0].detail
     assert results.note == "the peer is gone since MPLEX-HDR-2/flag-7"
+
+
+def test_a_client_that_connects_only_once_is_not_blamed() -> None:
+    async def examine() -> conform.Results:
+        clients: list[asyncio.Task[None]] = []
+
+        def start(url: str) -> None:
+            clients.append(asyncio.create_task(conform.dial_testee(url, "mplex", once=True)))
+
+        results = await conform.run_async(
+            "tcp://127.0.0.1:0", "mplex", ["MPLEX-HDR-2", "MPLEX-HDR-3"], role="acceptor",
+            timeout=1.0, on_listening=start,
+        )  # fmt: skip
+        await asyncio.gather(*clients, return_exceptions=True)
+        return results
+
+    results = asyncio.run(examine())
+    assert results.failures() == []
+    assert results.note.startswith("the peer is gone since MPLEX-HDR-3")

@@ -163,6 +163,10 @@ class PeerTester:
         word are not to blame.
         """
         self._gone = self.results.note = f"the peer is gone since {result.case.id}"
+        if isinstance(self.opener, Acceptor):
+            # A client need not connect again by itself; one that was started for the case must.
+            verdict = Verdict.FAILED if self.opener.command else Verdict.UNIMPLEMENTED
+            return replace(result, verdict=verdict)
         if self.jobs > 1:
             return result
         for before in reversed(list(found.values())):

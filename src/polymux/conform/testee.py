@@ -50,7 +50,6 @@ ECHO, SINK, NEVER_READ, SOURCE = "echo", "sink", "never-read", "source"
 MINMUX_ROLES = (ECHO, ECHO, ECHO, ECHO, ECHO, SINK, NEVER_READ, SOURCE, ECHO)
 """The role of each pair of Minmux streams, from the first: what is done with the one that the
 testee reads, and sent on the one after it."""
-RECONNECT_SECONDS = 0.05
 
 
 class Command:
