@@ -23,7 +23,8 @@ ALLOWED = {
     "analysis": {"text", "capture", "protocols", "core"},
     "spark": {"text", "aio", "analysis", "capture", "protocols", "core"},
     "report": {"text", "spark", "analysis", "capture", "protocols", "core"},
-    "testing": {"protocols", "core"},
+    "conform": {"text", "aio", "capture", "protocols", "core"},
+    "testing": {"conform", "protocols", "core"},
     "metrics": {"aio", "core"},
     "cli": {
         "text",
@@ -35,6 +36,7 @@ ALLOWED = {
         "capture",
         "protocols",
         "core",
+        "conform",
         "testing",
         "metrics",
     },

@@ -80,6 +80,30 @@ CHANGE = [
     ("worse", "boolean", "Whether it changed for the worse."),
 ]
 
+CASE = [
+    ("case", "text", "The case: `MPLEX-HDR-2/flag-7`."),
+    ("requirement", "text", "The requirement it belongs to."),
+    ("level", "integer", "The cooperation it needs from the peer."),
+    ("verdict", "text", "`OK`, `INFORMATIONAL`, `UNIMPLEMENTED`, `NON-STRICT`, `FAILED`, `WEDGED`."),
+    ("outcome", "text or null", "What happened: `met`, `missing`, `forbidden`, `closed`, `refused`, "
+     "`ignored`, `silent`, `wedged`; null if it was not run."),
+    ("detail", "text", "What was seen."),
+    ("closing", "text or null", "How the peer ended the connection: `clean`, `abrupt`, `late`, "
+     "`none`."),
+    ("seconds", "number", "The time it took."),
+    ("capture", "text or null", "The capture of `--captures`."),
+    ("violations", "array", "`sender` (`tester` or `peer`) and `rule` of each rule that was broken."),
+]  # fmt: skip
+REQUIREMENT = [
+    ("protocol", "text", "The protocol string."),
+    ("requirement", "text", "Its id."),
+    ("obligation", "text", "`must`, `should`, `dialect`, `ambiguous` or `robustness`."),
+    ("sentence", "text", "The requirement as a sentence."),
+    ("rules", "array", "The rules that belong to it."),
+    ("cases", "array", "`case` and `level` of each case."),
+    ("without_case", "text or null", "Why it has no case."),
+]
+
 MANIFEST = {
     "file": ("text", "The file beside the manifest: `stream-000001.bin` and so on."),
     "session_id": ("text or null", "The session (`follow`)."),
@@ -171,6 +195,14 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("ranges", "integer", "Ranges that can be read in parallel."),
         ])],
         "connect": [("Received data", RECEIVED_DATA)],
+        "conform": [
+            ("A case", CASE),
+            ("The run, as the last line", [
+                ("summary", "object", "`peer`, `protocol`, `role`, `level`, `cooperation`, `cases`, "
+                 "`verdicts` (the number of each), `note`, `seconds`."),
+            ]),
+            ("A requirement, with `--list`", REQUIREMENT),
+        ],
         "diff": [("A change, or with `--all` a measure", CHANGE)],
         "serve": [("Received data, with `--action print`", RECEIVED_DATA)],
     }  # fmt: skip

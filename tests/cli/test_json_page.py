@@ -60,8 +60,16 @@ def test_the_page_has_the_keys_of_what_is_received(run: Run) -> None:
     assert listed("serve") == {keys}
 
 
+def test_the_page_has_the_keys_of_a_conformance_run(run: Run) -> None:
+    with served(echo, "mplex") as url:
+        arguments = ("--protocol", "mplex", "--json", "MPLEX-HDR-2")
+        text = run("conform", url, *arguments, "--level", "1", "--timeout", "20").out
+    text += run("conform", "--list", *arguments).out
+    assert printed(text) == listed("conform")
+
+
 def test_the_page_has_a_section_for_every_command_that_prints_json(run: Run) -> None:
     sections = {line[11:] for line in PAGE.read_text().splitlines() if line[:11] == "## polymux "}
-    assert sections == {*HOW, "connect", "serve"}
+    assert sections == {*HOW, "conform", "connect", "serve"}
     for command in sections:
         assert "--json" in run(command, "--help").out

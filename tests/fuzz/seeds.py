@@ -10,6 +10,10 @@ from random import Random
 from tests.capture import capture_builder as build
 from tests.capture.hostile_files import CORPUS
 
+from polymux.conform.catalogue import cases_of
+from polymux.conform.notation.payload import parse_frame
+from polymux.conform.notation.selection import NOTATIONS
+
 VECTORS = Path(__file__).parents[1] / "vectors"
 FOUND = VECTORS / "fuzz"  # one folder a target, one file an input that once did harm
 
@@ -41,6 +45,25 @@ def hex_strings(folder: str) -> list[bytes]:
     return found
 
 
+def case_bytes(name: str, side: int = 0) -> list[bytes]:
+    """What the conformance tester sends in each of its cases, as far as it waits for nothing."""
+    found: list[bytes] = []
+    for case in cases_of(name):
+        notation = NOTATIONS[name]({key: values[0] for key, values in case.options.items()}, side)
+        lines = [line.strip() for line in case.script.splitlines()]
+        data = b"" if "bare" in lines else notation.hello()
+        for line in lines:
+            if line.startswith("> hex "):
+                data += bytes.fromhex(line[6:])
+            elif line.startswith("> ") and " p " not in f"{line} ":
+                words = parse_frame(line[2:])
+                if not words.stream.startswith("p"):
+                    data += notation.encode(words)
+        if 0 < len(data) <= 4096:
+            found.append(data)
+    return found
+
+
 def seeds_of(target: str) -> list[bytes]:
     """Complete inputs of a target: the bytes that select options, then a vector."""
     made: list[bytes] = []
@@ -64,11 +87,12 @@ def seeds_of(target: str) -> list[bytes]:
     elif target in ("observer", "guess"):
         names = ["mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux"]
         for n, name in enumerate(names):
-            for data in conversations(name):
+            for data in [*conversations(name), *case_bytes(name)]:
                 made.append(bytes([n if target == "observer" else 4, n % 8, n % 32]) + data)
     else:
         folder = target.rstrip("123")
-        made = [bytes([220]) + data for data in conversations(folder, "d")]
+        cases = case_bytes(folder) if folder in NOTATIONS else []
+        made = [bytes([220]) + data for data in [*conversations(folder, "d"), *cases]]
         made += [bytes([0]) + data for data in made]
     return made + [path.read_bytes() for path in sorted((FOUND / target).glob("*"))]
 

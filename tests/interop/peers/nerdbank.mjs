@@ -109,7 +109,10 @@ class Session {
     this.mux = mux
     this.hooks = hooks
     mux.on('channelOffered', (offer) => this.#offered(offer))
-    mux.completion.catch((error) => hooks.fault(error))
+    mux.completion.catch((error) => {
+      hooks.fault(error)
+      if (args.testee) hooks.hangUp() // the package leaves this to its user
+    })
   }
 
   #offered ({ id, name, isAccepted }) {

@@ -283,10 +283,39 @@ func obey(c command) (map[string]interface{}, error) {
 	return nil, fmt.Errorf("no command %q", c.text("do"))
 }
 
+// echoEverything is a testee for `polymux conform`: a session for every connection, without end.
+func echoEverything(listener net.Listener, config *yamux.Config) {
+	config.LogOutput = io.Discard
+	for {
+		conn, problem := listener.Accept()
+		if problem != nil {
+			os.Exit(0)
+		}
+		go func() {
+			session, problem := yamux.Server(conn, config)
+			if problem != nil {
+				return
+			}
+			for {
+				stream, problem := session.AcceptStream()
+				if problem != nil {
+					session.Close()
+					return
+				}
+				go func() {
+					io.Copy(stream, stream)
+					stream.Close()
+				}()
+			}
+		}()
+	}
+}
+
 func main() {
 	listen := flag.Int("listen", -1, "port to listen on")
 	connect := flag.Int("connect", -1, "port to connect to")
 	keepalive := flag.Int("keepalive", 30000, "milliseconds between pings")
+	testee := flag.Bool("testee", false, "echo the streams of every connection, without commands")
 	flag.Parse()
 	config := yamux.DefaultConfig()
 	config.KeepAliveInterval = time.Duration(*keepalive) * time.Millisecond
@@ -298,6 +327,9 @@ func main() {
 			os.Exit(4)
 		}
 		say(command{"event": "listening", "listening": listener.Addr().(*net.TCPAddr).Port})
+		if *testee {
+			echoEverything(listener, config)
+		}
 		conn, _ = listener.Accept()
 		session, _ = yamux.Server(conn, config)
 	} else {

@@ -10,6 +10,7 @@ import { content, bytes } from './bytes.mjs'
 import { Lane } from './lane.mjs'
 import { carry } from './tcp.mjs'
 import { benchCommands } from './bench.mjs'
+import { obeyName } from './testee.mjs'
 
 const MODES = ['echo', 'hold', 'stall', 'late', 'sink', 'reject']
 
@@ -17,6 +18,7 @@ export class Desk {
   lanes = new Map() // number -> Lane
   sessions = []
   sink = { bytes: 0, messages: 0, streams: 0, first: null, last: null, watch: null }
+  #endings = []
   #ways = { '': { incoming: 'echo' } } // exact name, '' for all others -> the mode command
 
   constructor (modes = MODES) {
@@ -47,6 +49,17 @@ export class Desk {
   /** Take up a stream in the way its name, or else the default, asks for. */
   way (name) {
     return this.#ways['=' + name] ?? this.#ways['']
+  }
+
+  /** How the streams of a testee's connection ended, a line for each. */
+  endings (conn) {
+    this.#endings[conn] ??= []
+    return this.#endings[conn]
+  }
+
+  /** Let every stream that comes do what its name asks for. */
+  beTestee () {
+    this.#ways[''] = { incoming: 'testee', quiet: true }
   }
 
   setWay (command) {
@@ -85,6 +98,10 @@ export class Desk {
       case 'reject':
         lane.start({})
         lane.abort(way.text)
+        break
+      case 'testee':
+        obeyName(lane, () => this.sessions[lane.conn].open('opened', {}), this.endings(lane.conn))
+          .catch((error) => lane.tell('error', { message: text(error) }))
         break
       default:
         lane.start({})
@@ -234,12 +251,15 @@ export function duplexCommands (desk) {
 /** Run a duplex-stream peer until stdin ends. */
 export function serveDuplex (args, attach, { modes = MODES, more = () => ({}) } = {}) {
   const desk = new Desk(modes)
+  if (args.testee) desk.beTestee()
   const sockets = []
   const close = carry(args, async (socket, conn) => {
     sockets[conn] = socket
+    if (args.testee && args.connect !== undefined) socket.once('close', () => process.exit(0))
     const hooks = {
       incoming: (made, way) => desk.incoming(conn, made, way),
       fault: (error) => emit('fault', { conn, message: text(error) }),
+      hangUp: () => socket.destroySoon(),
       desk,
       conn
     }
@@ -256,5 +276,6 @@ export function serveDuplex (args, attach, { modes = MODES, more = () => ({}) } 
     if (command.abrupt) socket.resetAndDestroy()
     else socket.end()
   }
+  if (args.testee) return
   obey({ ...duplexCommands(desk), ...more(desk), disconnect }, close)
 }

@@ -44,6 +44,7 @@ export function readArguments (own = {}) {
         connect: { type: 'string' },
         host: { type: 'string', default: '127.0.0.1' },
         options: { type: 'string', default: '{}' },
+        testee: { type: 'boolean', default: false },
         ...own
       }
     }).values

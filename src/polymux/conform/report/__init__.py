@@ -1,0 +1,1 @@
+"""Reports of runs: JSON, JUnit XML, and a folder of HTML pages."""
