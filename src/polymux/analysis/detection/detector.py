@@ -53,6 +53,9 @@ from polymux.analysis.detection.sample import (
 from polymux.analysis.detection.signatures import SIGNATURES, Signature
 from polymux.analysis.options import AUTO, AnalysisOptions, check_protocol_string, protocol_string
 from polymux.capture import TcpSession
+from polymux.core.side import ACCEPTOR, DIALER
+from polymux.core.token_exchange import PREFIX as TOKEN_PREFIX
+from polymux.core.token_exchange import token_exchange_size
 from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
 from polymux.protocols.registry import PROTOCOLS, BadProtocolString, parse_protocol
 
@@ -106,6 +109,26 @@ def select_protocol(
         options: the caller's options.
         sample: the session's first bytes.
     """
+    if any(sample.head(side).startswith(TOKEN_PREFIX) for side in (DIALER, ACCEPTOR)):
+        token = token_bytes(sample)
+        found = _select(session, options, sample.skipping(token))
+        if token == (0, 0):
+            return found
+        skip = (token[0] + found.skip_bytes[0], token[1] + found.skip_bytes[1])
+        evidence = f"{found.evidence}; a token exchange before it"
+        return replace(found, evidence=evidence, skip_bytes=skip)
+    return _select(session, options, sample)
+
+
+def token_bytes(sample: SessionSample) -> tuple[int, int]:
+    """How many bytes of each side belong to the exchange of a shared token."""
+    return (
+        token_exchange_size(sample.head(DIALER), DIALER),
+        token_exchange_size(sample.head(ACCEPTOR), ACCEPTOR),
+    )
+
+
+def _select(session: TcpSession, options: AnalysisOptions, sample: SessionSample) -> Detection:
     text, source = options.protocol_for(session), "given"
     if text == AUTO and session.protocol_hint:
         text, source = session.protocol_hint, "noted in the capture"
