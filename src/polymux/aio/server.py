@@ -463,7 +463,10 @@ def begin_session(server: Server, place: Place, session: Session) -> None:
         return direction.total_bytes == 0 and not (session.ready.done() and session.bytes_sent)
 
     place.attach(session.abort, is_silent)
-    session.ready.add_done_callback(lambda _: place.established())
+    if session.ready.done():  # at once: a burst of connections may be accepted before a callback
+        place.established()
+    else:
+        session.ready.add_done_callback(lambda _: place.established())
     session.closed.add_done_callback(lambda _: place.release())
     server.start_session(session)
 
