@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import statistics
 import sys
@@ -51,6 +52,8 @@ KIB = 1024
 
 
 async def run_server() -> None:
+    logging.getLogger("polymux").setLevel(logging.ERROR)  # a line for each hostile peer otherwise
+
     async def echo(stream: polymux.Stream) -> None:
         async for piece in stream:
             await stream.send(piece)
