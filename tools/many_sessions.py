@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import random
@@ -45,6 +46,7 @@ WARM_UP_SHARE = 0.25  # part of the time before memory is compared
 MAX_GROWTH_KIB_PER_SESSION = 1.0  # after the warm-up
 MAX_RATIO = 2.0  # of the 99th percentiles
 FIRST_CHUNK = 64 * 1024
+RARE_COLLECTIONS = (50_000, 20, 1000)
 KIB = 1024
 
 
@@ -53,6 +55,7 @@ KIB = 1024
 
 async def run_server() -> None:
     logging.getLogger("polymux").setLevel(logging.ERROR)  # a line for each hostile peer otherwise
+    gc.set_threshold(*RARE_COLLECTIONS)  # as docs/howto/latency.md advises
 
     async def echo(stream: polymux.Stream) -> None:
         async for piece in stream:
