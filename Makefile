@@ -5,6 +5,7 @@
 #   make bench   every figure beside its floor and its peers (ONLY=kernels|live|captures|...)
 #   make soak    long runs under load, a line for each figure (MINUTES=10)
 #   make fuzz    every decoder against arbitrary bytes (SECONDS=60 each)
+#   make lock    requirements.lock anew: what is installed for development and CI, with hashes
 #   make docs    the documentation, as HTML in docs/_build
 #   make wheels  an sdist and a wheel for each Python 3.11 to 3.13 found, in dist/ (PYTHONS="... ...")
 #   make release the wheels, and a bill of materials of what they need, in dist/
@@ -30,15 +31,24 @@ PIP := $(BIN)/pip --disable-pip-version-check
 MAKEFLAGS += -j2  # lint while the core is compiled
 export PYTHONS
 
-.PHONY: demo test lint bench soak fuzz mutants docs install wheels release matrix packages clean
+.PHONY: demo test lint bench soak fuzz mutants docs install lock wheels release matrix packages clean
 
 install: $(VENV)/installed
 
-$(VENV)/dependencies: pyproject.toml
+# Only what the lock names, byte for byte.
+$(VENV)/dependencies: requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python tools/dependencies.py > $(VENV)/requirements.txt
-	@$(STEP) "installing what polymux needs into $(VENV)" $(PIP) install -r $(VENV)/requirements.txt
+	@$(STEP) "installing what polymux needs into $(VENV)" \
+		$(PIP) install --require-hashes -r requirements.lock
 	touch $@
+
+# The newest versions that pyproject.toml allows, for all supported Pythons and systems at once.
+lock:
+	test -x $(VENV)-lock/bin/python || $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet --disable-pip-version-check uv
+	$(VENV)-lock/bin/python tools/dependencies.py | $(VENV)-lock/bin/uv pip compile --quiet \
+		--upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --output-file requirements.lock -
 
 # The package itself, as pip builds it for users: compiled where there is a compiler, otherwise the
 # same files interpreted.
@@ -94,4 +104,4 @@ packages: $(VENV)/installed
 	$(BIN)/python -m tools.installs packages $(VENV)/wheel/*.whl
 
 clean:
-	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

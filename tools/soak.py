@@ -3,10 +3,10 @@
     python -m tools.soak --minutes 10
 
 Two jobs run at a time. One runs everything that measures time or memory: mixed load on every
-protocol for 40 % of the time, the attacks, and so on. The other runs the tests that only count.
-Mutants get as long as the load. From ten minutes on every count reaches its requirement, which
-takes about 45 minutes in all; each line has the figure reached and the figure required. The exit
-code is 1 if any row fails.
+protocol for 40 % of the time, the attacks, thousands of sessions for twice the time, and so on. The
+other runs the tests that only count. Mutants get as long as the load. From ten minutes on every
+count reaches its requirement, which takes about 65 minutes in all; each line has the figure reached
+and the figure required. The exit code is 1 if any row fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools import mixed_load
+from tools import many_sessions, mixed_load
 from tools.soak_rows import ATTACKS, NOT_HERE, ROWS, Row
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +68,12 @@ def run_load(minutes: float) -> bool:
         for protocol_run in runs:
             print(protocol_run.line(), flush=True)
     return all(protocol_run.passed() for protocol_run in runs)
+
+
+def run_many_sessions(minutes: float) -> bool:
+    """Run thousands of sessions for so many minutes, then the same beside hostile ones."""
+    fine, lines = asyncio.run(many_sessions.run(minutes * 60))
+    return print_row_result(fine, "R30", lines[2].partition(": ")[2], lines[:2] + lines[3:])
 
 
 def run_attacks(minutes: float) -> bool:
@@ -144,6 +150,7 @@ def main() -> int:
     chosen: list[tuple[str, bool, Job]] = [
         ("R21", True, lambda: run_load(minutes * LOAD_SHARE)),
         ("attacks", True, lambda: run_attacks(minutes)),
+        ("R30", True, lambda: run_many_sessions(minutes)),
         *((row.name, row.alone, lambda row=row: run_row(row, minutes)) for row in ROWS),
         ("S12", False, lambda: run_mutants(minutes * LOAD_SHARE)),
     ]

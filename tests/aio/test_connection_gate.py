@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.aio.session_helpers import echo, exchange
+from tests.record.collector.test_collector import until
 
 import polymux
 from polymux import Limits, Session, Timeouts
@@ -208,3 +210,24 @@ async def test_a_server_with_all_places_taken_refuses_and_counts_it(
         (("mplex", "max_sessions"), 5)
     ]
     assert len(caplog.records) == 1
+
+
+async def test_clients_that_wait_are_kept_while_the_server_itself_is_late() -> None:
+    """A process that does not run for a while finds connections old that it has not yet served."""
+
+    async def handle(session: polymux.Session) -> None:
+        await session.wait_closed()
+
+    limits = polymux.Limits(max_half_open=4)
+    async with polymux.serve(
+        handle, "tcp://127.0.0.1:0", protocol="mplex", limits=limits
+    ) as server:
+        dialers: list[socket.socket] = []
+        for _ in range(8):
+            for _ in range(8):
+                dialers.append(socket.create_connection(("127.0.0.1", server.port)))
+            time.sleep(0.3)  # longer than a silent connection is left alone
+            await asyncio.sleep(0)
+        await until(lambda: len(server.sessions) == len(dialers))
+        for dialer in dialers:
+            dialer.close()

@@ -17,6 +17,7 @@ from tests.capture import capture_builder as build
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 FEW, MANY = 500, 1_000_000 if SOAK else 20_000
+PAYLOAD = b"\x08\x04good" + 5 * b"\x0a\x05hello"
 MAX_BYTES = 256 << 20
 MAX_GROWTH_BYTES = 700  # for each of `MANY` flows; among them the spool's first four megabytes
 MAX_SECONDS_PER_MB = 1.0
@@ -37,9 +38,14 @@ sys.stdout.write(f"{used.ru_utime + used.ru_stime} {peak}\\n")
 """
 
 
-def write_flows(path: Path, count: int) -> int:
-    """Write a capture of `count` flows of one packet, a SYN; returns its size in bytes."""
+def write_flows(path: Path, count: int, payload: bytes = b"") -> int:
+    """Write a capture of `count` flows of one packet: a SYN, or data without one. Returns its size
+    in bytes."""
     moment = build.START
+    size = 54 + len(payload)
+    padding = bytes(-size % 4)
+    block_size = 32 + size + len(padding)
+    flags = 0x18 if payload else 2
     with open(path, "wb") as file:
         file.write(build.pcapng([]))
         for number in range(count):
@@ -47,13 +53,14 @@ def write_flows(path: Path, count: int) -> int:
             source = struct.pack(">IH", 0x0A000000 + number // 60_000, 1024 + number % 60_000)
             packet = (
                 bytes(12) + b"\x08\x00"
-                + struct.pack(">BBHHHBBH", 0x45, 0, 40, 0, 0x4000, 64, 6, 0)
+                + struct.pack(">BBHHHBBH", 0x45, 0, size - 14, 0, 0x4000, 64, 6, 0)
                 + source[:4] + bytes([192, 0, 2, 1])
-                + source[4:] + struct.pack(">HIIBBHHH", 9000, number, 0, 5 << 4, 2, 64240, 0, 0)
+                + source[4:] + struct.pack(">HIIBBHHH", 9000, number, 0, 5 << 4, flags, 64240, 0, 0)
+                + payload
             )  # fmt: skip
-            body = struct.pack("<IIIII", 0, moment >> 32, moment & 0xFFFFFFFF, 54, 54) + packet
-            block = struct.pack("<II", 6, 88) + body + b"\0\0" + struct.pack("<I", 88)
-            file.write(block)
+            body = struct.pack("<IIIII", 0, moment >> 32, moment & 0xFFFFFFFF, size, size) + packet
+            block = struct.pack("<II", 6, block_size) + body + padding
+            file.write(block + struct.pack("<I", block_size))
     return path.stat().st_size
 
 
@@ -91,6 +98,31 @@ def test_ls_takes_time_by_size_and_little_memory_for_each_flow(tmp_path: Path) -
     assert (large - small) / MANY <= MAX_GROWTH_BYTES
     assert large <= MAX_BYTES
     assert seconds <= size / 1e6 * MAX_SECONDS_PER_MB + STARTUP_SECONDS
+
+
+@pytest.mark.timeout(2400 if SOAK else 120)
+@pytest.mark.parametrize(
+    ("protocol", "max_seconds_per_mb"), [("auto", 1.0), ("mplex", 2.0)], ids=["auto", "named"]
+)
+def test_flows_with_payload_take_time_by_size_and_little_memory(
+    protocol: str, max_seconds_per_mb: float, tmp_path: Path
+) -> None:
+    """Behind 41 bytes of mplex. Named, each session is decoded, which takes twice the time."""
+    few, many = tmp_path / "few.pcapng", tmp_path / "many.pcapng"
+    count = MANY if SOAK else 5000
+    write_flows(few, FEW, PAYLOAD)
+    size = write_flows(many, count, PAYLOAD)
+    _, _, small = measure("ls", str(few), "--protocol", protocol)
+    lines, seconds, large = measure("ls", str(many), "--protocol", protocol)
+    assert sum('"table": "sessions"' in line for line in lines) == count
+    print(
+        f"S13 ls of {count} flows with payload, {protocol}, {size >> 20} MiB: {seconds:.1f} s of "
+        f"processor time, {large >> 20} MiB"
+    )
+    assert large <= MAX_BYTES
+    if SOAK:
+        assert (large - small) / count <= MAX_GROWTH_BYTES
+        assert seconds <= size / 1e6 * max_seconds_per_mb + STARTUP_SECONDS
 
 
 def test_a_device_that_never_ends_is_no_capture() -> None:

@@ -37,10 +37,12 @@ from polymux.aio.session.session import Session
 from polymux.aio.session.socket_options import configure_tcp_keepalive
 from polymux.aio.transports.process import start_process
 from polymux.aio.transports.stdio import open_stdio_session
+from polymux.aio.transports.token import DialerToken, check_token
 from polymux.aio.transports.websocket import connect_websocket, protocol_for_scheme
 from polymux.aio.urls import Address, parse_url
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER
+from polymux.core.token_exchange import SharedToken
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
@@ -64,6 +66,7 @@ class ConnectOptions(TypedDict, total=False):
     busy_poll: float
     recorder: RecorderFactory | None
     meter: SessionMeter | None
+    token: str | bytes | None
 
 
 @overload
@@ -102,6 +105,7 @@ def connect(
     busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
+    token: str | bytes | None = None,
 ) -> Pending[Session]:
     """Open a session to the peer at `url`.
 
@@ -129,6 +133,8 @@ def connect(
         busy_poll: Maximum busy-poll time in seconds after a send; 0 disables busy polling.
         recorder: Records the session, such as a `polymux.record.Recorder`.
         meter: Counts sessions, such as a `polymux.metrics.Meter`.
+        token: The token that the server asks for, 16 to 1,024 bytes; over TLS, a Unix socket or a
+            loopback address only. The server has to prove that it knows the token too.
 
     Returns:
         A `Pending` session. Await it, or enter it with `async with`, which closes the session at
@@ -146,6 +152,7 @@ def connect(
     check_seconds(timeout, "timeout")
     check_seconds(wait, "wait")
     address = parse_url(url)
+    shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
     make = session_factory(
         text, DIALER, limits, timeouts, opens_per_second, busy_poll, recorder, meter
@@ -155,7 +162,7 @@ def connect(
         session: Session | None = None
         try:
             async with asyncio.timeout(timeout):
-                session = await open_transport(address, make, tls, server_hostname, timeout)
+                session = await open_transport(address, make, tls, server_hostname, timeout, shared)
                 configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
                 set_peer_name(session, str(address))
                 await asyncio.shield(session.ready)
@@ -163,7 +170,10 @@ def connect(
         except TimeoutError:
             what = "answer" if session is None else "handshake"
             late = f"no {what} within {timeout:g} s"
-            hint = "" if session is None else missing_handshake_hint(session)
+            if session is not None:
+                hint = missing_handshake_hint(session)
+            else:
+                hint = "" if shared is None else "; does the server ask for a token?"
             if session is not None:
                 session.abort(late)
                 await session.wait_closed()
@@ -201,8 +211,9 @@ async def open_transport(
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
     timeout: float,
+    token: SharedToken | None,
 ) -> Session:
-    """Open the transport of a session.
+    """Open the transport of a session, after the exchange of the token if there is one.
 
     Raises:
         NotListening: Nothing listens there yet.
@@ -210,19 +221,24 @@ async def open_transport(
         TimeoutError: The system gave up, or the caller's timeout has passed.
     """
     loop = asyncio.get_running_loop()
+
+    def first_protocol() -> Session | DialerToken[Session]:
+        return make() if token is None else DialerToken(address, token, make)
+
+    made: Session | DialerToken[Session]
     try:
         if address.scheme == "unix":
-            _, session = await loop.create_unix_connection(make, address.path)
+            _, made = await loop.create_unix_connection(first_protocol, address.path)
         elif address.scheme == "exec":
-            session = await start_process(address.command, make)
+            made = await start_process(address.command, make)
         elif address.scheme == "stdio":
-            session = await open_stdio_session(make)
+            made = await open_stdio_session(make)
         elif address.scheme in ("tcp", "tls"):
             context = None
             if address.scheme == "tls":
                 context = tls if tls is not None else ssl.create_default_context()
-            _, session = await loop.create_connection(
-                make,
+            _, made = await loop.create_connection(
+                first_protocol,
                 address.host,
                 address.port,
                 ssl=context,
@@ -230,7 +246,8 @@ async def open_transport(
                 ssl_handshake_timeout=timeout if context else None,
             )
         else:
-            session = await connect_websocket(address, make, tls, server_hostname, timeout)
+            made = await connect_websocket(address, make, tls, server_hostname, timeout, token)
+        return await made.proved() if isinstance(made, DialerToken) else made
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
             f"{address}: {describe_os_error(problem)}{certificate_remedy(problem)}"
@@ -250,7 +267,6 @@ async def open_transport(
         raise unreachable_class(problem, address)(
             f"{address}: {describe_os_error(problem)}"
         ) from None
-    return session
 
 
 def unreachable_class(problem: OSError, address: Address) -> type[Unreachable]:

@@ -65,19 +65,21 @@ def gate_limits(limits: Limits) -> GateLimits:
 class Place:
     """The place of one connection in a gate, from its acceptance to its end."""
 
-    __slots__ = ("_close", "_gate", "_is_silent", "accepted_at", "address", "half_open", "released")
+    __slots__ = ("_close", "_gate", "_is_silent", "address", "half_open", "released", "served_at")
 
     def __init__(self, gate: "ConnectionGate", address: str) -> None:
         self._gate = gate
         self.address = address
-        self.accepted_at = time.monotonic()
+        self.served_at: float | None = None
         self.half_open = True
         self.released = False
         self._close: Callable[[str], None] | None = None
         self._is_silent: Callable[[], bool] | None = None
 
     def attach(self, close: Callable[[str], None], is_silent: Callable[[], bool]) -> None:
-        """Say how to close the connection.
+        """Say how to close the connection, which is now served: its age counts from here.
+
+        What came before was up to this process, not to the peer.
 
         Args:
             close: Called with the reason if another connection takes the place.
@@ -85,6 +87,7 @@ class Place:
         """
         self._close = close
         self._is_silent = is_silent
+        self.served_at = time.monotonic()
 
     def established(self) -> None:
         """The handshakes are done."""
@@ -352,7 +355,9 @@ def remove_entry(places: dict[str, dict[Place, None]], place: Place) -> None:
 def remaining_grace(place: Place) -> float:
     """Return for how many seconds a connection may not be closed in favour of another."""
     grace = SILENT_GRACE_SECONDS if place.is_silent() else HANDSHAKE_GRACE_SECONDS
-    return max(0.0, place.accepted_at + grace - time.monotonic())
+    if place.served_at is None:
+        return grace
+    return max(0.0, place.served_at + grace - time.monotonic())
 
 
 def address_group(address: str) -> str:

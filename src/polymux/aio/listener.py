@@ -240,7 +240,8 @@ class Listener:
         task = self._loop.create_task(self._make_transport(sock, place, handshake_timeout))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
-        place.attach(partial(cancel_connecting, task), lambda: False)
+        if self._tls is not None:
+            place.attach(partial(cancel_connecting, task), lambda: False)
 
     async def _make_transport(
         self, sock: socket.socket, place: Place, handshake_timeout: float

@@ -118,20 +118,24 @@ class AllowedPeers:
 
 
 def warn_if_open_to_all(
-    address: Address, tls: ssl.SSLContext | None, allowed: AllowedPeers
+    address: Address,
+    tls: ssl.SSLContext | None,
+    allowed: AllowedPeers,
+    asks_for_token: bool = False,
 ) -> None:
     """Log a warning if a server accepts connections of everyone beyond this machine."""
     verifies = tls is not None and tls.verify_mode is ssl.CERT_REQUIRED
-    if verifies or not allowed.accepts_all or _is_local(address):
+    if verifies or asks_for_token or not allowed.accepts_all or is_local(address):
         return
     log.warning(
-        "%s accepts every client that can reach it: ask for client certificates, or list the "
-        "clients that may connect (0.0.0.0/0 and ::/0 for all)",
+        "%s accepts every client that can reach it: ask for client certificates or a token, or "
+        "list the clients that may connect (0.0.0.0/0 and ::/0 for all)",
         address,
     )
 
 
-def _is_local(address: Address) -> bool:
+def is_local(address: Address) -> bool:
+    """Return whether only this machine can reach an address: Unix sockets, loopback, stdio."""
     if address.scheme in ("unix", "stdio"):
         return True
     host = address.host

@@ -21,7 +21,7 @@ from polymux.aio.factory import (
     set_peer_name,
 )
 from polymux.aio.hooks import LimitMeter, RecorderFactory, SessionMeter
-from polymux.aio.listener import Listener, ProtocolFactory, open_listener
+from polymux.aio.listener import Listener, open_listener
 from polymux.aio.peer_identity import AllowedPeers, warn_if_open_to_all
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
@@ -35,6 +35,7 @@ from polymux.aio.session.session import Session
 from polymux.aio.session.socket_options import configure_tcp_keepalive
 from polymux.aio.transports.origin_policy import OriginPolicy
 from polymux.aio.transports.stdio import open_stdio_session
+from polymux.aio.transports.token import TokenListener, check_token
 from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, UpgradeListener, protocol_for_scheme
 from polymux.aio.urls import Address, BadUrl, parse_url
 from polymux.core.errors import PeerViolation, PolymuxError
@@ -73,6 +74,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self.listener: Listener | None = None
         self.upgrade_listener: UpgradeListener | None = None  # of a WebSocket server
+        self.token_listener: TokenListener | None = None  # of a server that asks for a token
         self._closing = False
         self._warned_at = self._warned_of_refusal_at = -WARNING_INTERVAL_SECONDS
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,6 +111,8 @@ class Server:
             self.listener.close()
         if self.upgrade_listener is not None:
             self.upgrade_listener.close()
+        if self.token_listener is not None:
+            self.token_listener.close()
         try:
             closing = [session.close() for session in self.sessions]
             await asyncio.gather(*closing, return_exceptions=True)
@@ -243,6 +247,7 @@ class ServeOptions(TypedDict, total=False):
     meter: SessionMeter | None
     origins: Sequence[str]
     allow: Sequence[str] | None
+    token: str | bytes | None
 
 
 @overload
@@ -306,6 +311,7 @@ def serve(
     meter: SessionMeter | None = None,
     origins: Sequence[str] = (),
     allow: Sequence[str] | None = None,
+    token: str | bytes | None = None,
 ) -> Pending[Server]:
     """Listen at `url` and run `handler(session)` for each session.
 
@@ -337,7 +343,10 @@ def serve(
         allow: Clients that may connect: names in their certificates (the common name or an
             alternative name; `tls` must require client certificates), addresses, and networks such
             as `192.0.2.0/24`. None: all, which is logged as a warning if the server is neither on a
-            loopback address nor requires client certificates.
+            loopback address nor requires client certificates or a token.
+        token: A secret of 16 to 1,024 bytes that clients have to prove to know, within
+            `timeouts.handshake`, before the protocol begins; on `tls://`, `wss://`, `unix://` or a
+            loopback address only.
 
     Returns:
         A `Pending` server. `async with polymux.serve(...) as server` closes it at the end of the
@@ -366,6 +375,7 @@ def serve(
         meter,
         origins,
         allow,
+        token,
     )
 
 
@@ -382,9 +392,11 @@ def serve_within(
     meter: SessionMeter | None = None,
     origins: Sequence[str] = (),
     allow: Sequence[str] | None = None,
+    token: str | bytes | None = None,
 ) -> Pending[Server]:
     """Like `serve`, with bounds that several servers can share."""
     address = parse_url(url)
+    shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
     make = session_factory(text, ACCEPTOR, limits, timeouts, 0.0, busy_poll, recorder, meter)
     policy = OriginPolicy(address, origins)
@@ -410,11 +422,15 @@ def serve_within(
             session.is_refused = server.refuses
             return session
 
-        factory: ProtocolFactory = make_served
+        factory: Callable[[Place], asyncio.Protocol] = make_served
         handshake_timeout = (timeouts or Timeouts()).handshake
         if address.scheme in WEBSOCKET_SCHEMES:
             factory = server.upgrade_listener = UpgradeListener(
                 address.path, make_served, handshake_timeout, policy, meter
+            )
+        if shared is not None:
+            factory = server.token_listener = TokenListener(
+                shared, factory, handshake_timeout, meter
             )
         check_listening(address, tls)
         try:
@@ -431,7 +447,7 @@ def serve_within(
                 f"{address}: cannot listen there: {describe_os_error(problem)}"
             ) from None
         server.address = server.listener.address
-        warn_if_open_to_all(server.address, tls, allowed)
+        warn_if_open_to_all(server.address, tls, allowed, shared is not None)
         return server
 
     serve.__qualname__ = "serve"
@@ -447,7 +463,10 @@ def begin_session(server: Server, place: Place, session: Session) -> None:
         return direction.total_bytes == 0 and not (session.ready.done() and session.bytes_sent)
 
     place.attach(session.abort, is_silent)
-    session.ready.add_done_callback(lambda _: place.established())
+    if session.ready.done():  # at once: a burst of connections may be accepted before a callback
+        place.established()
+    else:
+        session.ready.add_done_callback(lambda _: place.established())
     session.closed.add_done_callback(lambda _: place.release())
     server.start_session(session)
 

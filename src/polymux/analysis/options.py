@@ -57,7 +57,7 @@ class AnalysisOptions:
 
         The acceptor's port is looked up first, then the dialer's.
         """
-        for endpoint in (session.acceptor, session.dialer):
+        for endpoint in (session.acceptor, session.dialer) if self.ports else ():
             text = self.ports.get(int(endpoint.rpartition(":")[2]))
             if text is not None:
                 return text

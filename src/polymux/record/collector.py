@@ -251,6 +251,7 @@ class Collector:
         tls: ssl.SSLContext | None = None,
         origins: Sequence[str] = (),
         allow: Sequence[str] | None = None,
+        token: str | bytes | None = None,
     ) -> str:
         """Accept sessions at a URL.
 
@@ -260,6 +261,7 @@ class Collector:
             tls: Server context; needed for tls:// and wss://.
             origins: Web pages that may connect, as for `polymux.serve`.
             allow: Senders that may connect, as for `polymux.serve`.
+            token: What senders have to prove to know, as for `polymux.serve`.
 
         Returns:
             The URL with the actual port.
@@ -291,6 +293,7 @@ class Collector:
             meter=self._meter,
             origins=origins,
             allow=allow,
+            token=token,
         )
         self._servers.append(server)
         return server.url

@@ -6,17 +6,27 @@ import random
 from base64 import b64encode
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, START, Record, Stage, analyse, save
+from tests.capture import capture_builder as build
 
+from polymux.analysis.detection import detector
 from polymux.analysis.detection.detector import detect
-from polymux.analysis.detection.sample import GIVE_UP_AFTER_FRAMES, SessionSample, try_protocol
+from polymux.analysis.detection.sample import (
+    GIVE_UP_AFTER_FRAMES,
+    SessionSample,
+    Trial,
+    try_protocol,
+)
 from polymux.analysis.detection.signatures import SIGNATURES
 from polymux.analysis.detection.trial import EARLY_STEP_BYTES
 from polymux.analysis.options import AnalysisOptions, parse_ports
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.capture import read_sessions
 from polymux.core.websocket.handshake import GUID
 from polymux.protocols.registry import BadProtocolString, protocol_names
 from polymux.testing.simulator import Simulation
@@ -297,3 +307,64 @@ def test_ports_are_read_with_or_without_a_protocol() -> None:
     for wrong in ("mplex", "0=mplex", "70000", "9000="):
         with pytest.raises(ValueError, match="write 9000=mplex"):
             parse_ports([wrong])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(min_size=1, max_size=200), st.booleans())
+def test_no_protocol_has_more_valid_frames_than_its_smallest_ones_fill(
+    data: bytes, from_start: bool
+) -> None:
+    """So a sample that is too short for enough frames need not be tried."""
+    for signature in SIGNATURES:
+        for text in signature.variants({}):
+            trial = try_protocol(text, SessionSample(((0, data, START),), from_start))
+            assert trial.valid_frames * signature.min_frame_bytes <= len(data), text
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The protocols that were tried since."""
+    tried: list[str] = []
+
+    def counted(protocol: str, *arguments: Any, **options: Any) -> Trial:
+        tried.append(protocol)
+        return try_protocol(protocol, *arguments, **options)
+
+    monkeypatch.setattr(detector, "try_protocol", counted)
+    return tried
+
+
+@pytest.mark.parametrize("protocol", ["auto", "mplex", "yamux"])
+def test_few_bytes_without_the_start_are_tried_as_no_protocol(
+    protocol: str, trials: list[str], tmp_path: Path
+) -> None:
+    """Captures of scans and floods have millions of such sessions."""
+    path = without_start(tmp_path / "talk.pcapng", mplex(1, 2, b"hello") + mplex(1, 4))
+    (session,) = read_sessions([path])
+    analyze_session(session, AnalysisOptions(protocol), lambda *_: None)
+    assert trials == []
+
+
+@pytest.mark.parametrize("protocol", ["auto", "mplex"])
+def test_sessions_of_one_equal_packet_are_tried_once(
+    protocol: str, trials: list[str], tmp_path: Path
+) -> None:
+    data = b"".join(mplex(1, 2, bytes([n])) for n in range(60, 80))
+    path = without_start(tmp_path / "talk.pcapng", data, flows=20)
+    counts = []
+    for session in read_sessions([path]):
+        analyze_session(session, AnalysisOptions(protocol), lambda *_: None)
+        counts.append(len(trials))
+    assert len(counts) == 20
+    assert 0 < counts[0] == counts[-1]
+
+
+def without_start(path: Path, data: bytes, flows: int = 1) -> Path:
+    """Write a capture of flows that have one packet of data, and no SYN."""
+    packets = []
+    for number in range(flows):
+        dialer = build.End("192.0.2.1", 40000 + number)
+        sent = build.frame(dialer, build.BOB, 1000, 1, build.ACK, data)
+        packets.append(build.Packet(build.START + number * build.MS, sent))
+    path.write_bytes(build.pcapng(packets))
+    return path

@@ -9,6 +9,7 @@ from polymux.aio.session.interface import SessionInterface
 from polymux.aio.session.socket_options import transport_info
 from polymux.core.errors import PeerViolation, PolymuxError
 from polymux.core.side import DIALER
+from polymux.core.token_exchange import PREFIX as TOKEN_PREFIX
 
 MAX_SHOWN_BYTES = 48
 NERDBANK = "nerdbank"
@@ -112,6 +113,8 @@ def _describe_first_bytes(session: SessionInterface, data: bytes) -> str:
             return f"the peer speaks Nerdbank version {version}: {known}"
     if data[:1] in TLS_RECORDS and data[1:2] == b"\x03":
         return "the peer speaks TLS: use tls:// or wss:// on this side too"
+    if data.startswith(TOKEN_PREFIX):
+        return "the peer asks for a token: present it with token=..."
     head = data[:MAX_SHOWN_BYTES]
     more = "..." if len(data) > MAX_SHOWN_BYTES else ""
     if _is_text(head):

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from polymux.aio.connection_gate import Place
@@ -16,8 +17,10 @@ from polymux.aio.hooks import SessionMeter
 from polymux.aio.session.session import Session
 from polymux.aio.session.socket_options import peer_name
 from polymux.aio.transports.origin_policy import OriginPolicy
+from polymux.aio.transports.token import DialerToken
 from polymux.aio.urls import Address, BadUrl
 from polymux.core.errors import MissingExtra, PolymuxError, Unsupported
+from polymux.core.token_exchange import SharedToken
 from polymux.protocols.registry import parse_protocol
 
 if TYPE_CHECKING:
@@ -176,6 +179,7 @@ async def connect_websocket(
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
     timeout: float,
+    token: SharedToken | None = None,
 ) -> Session:
     """Connect, upgrade, and return the session. If cancelled, no connection is left.
 
@@ -185,6 +189,7 @@ async def connect_websocket(
         tls: Client context for wss://; None for the default context.
         server_hostname: Host name to verify; None for that of the address.
         timeout: Seconds for the TLS handshake.
+        token: Proved before the upgrade is requested; None for none.
 
     Raises:
         Unreachable: The server rejected the upgrade or closed the connection.
@@ -193,8 +198,13 @@ async def connect_websocket(
     context = None
     if address.scheme == "wss":
         context = tls if tls is not None else ssl.create_default_context()
-    transport, upgrade = await asyncio.get_running_loop().create_connection(
-        lambda: ClientUpgrade(address, make),
+
+    def first_protocol() -> ClientUpgrade | DialerToken[ClientUpgrade]:
+        begin = partial(ClientUpgrade, address, make)
+        return begin() if token is None else DialerToken(address, token, begin)
+
+    transport, made = await asyncio.get_running_loop().create_connection(
+        first_protocol,
         address.host,
         address.port,
         ssl=context,
@@ -202,6 +212,7 @@ async def connect_websocket(
         ssl_handshake_timeout=timeout if context else None,
     )
     try:
+        upgrade = await made.proved() if isinstance(made, DialerToken) else made
         return await upgrade.done
     except BaseException:
         transport.abort()

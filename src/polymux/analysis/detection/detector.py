@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from polymux.analysis.detection.other_protocols import (
     detect_other_protocol,
@@ -53,6 +54,9 @@ from polymux.analysis.detection.sample import (
 from polymux.analysis.detection.signatures import SIGNATURES, Signature
 from polymux.analysis.options import AUTO, AnalysisOptions, check_protocol_string, protocol_string
 from polymux.capture import TcpSession
+from polymux.core.side import ACCEPTOR, DIALER
+from polymux.core.token_exchange import PREFIX as TOKEN_PREFIX
+from polymux.core.token_exchange import token_exchange_size
 from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
 from polymux.protocols.registry import PROTOCOLS, BadProtocolString, parse_protocol
 
@@ -60,6 +64,8 @@ MIN_SCORE = 75  # percent: a session with some violations is still detected
 MIN_SCORE_WITH_MARKER = 50  # with a marker in the first bytes
 MIN_SCORE_WITHOUT_START = 97  # without the start, most bytes fit many protocols
 MIN_FRAMES_WITHOUT_START = 16
+MAX_REMEMBERED_BYTES = 2048  # of a sample whose result is kept for the next one that is equal
+MAX_REMEMBERED_SAMPLES = 256
 INCONCLUSIVE_BYTES = 64  # fewer bytes without a complete frame refute no protocol
 
 MISMATCH_PREFIX = "the bytes look like "
@@ -106,6 +112,26 @@ def select_protocol(
         options: the caller's options.
         sample: the session's first bytes.
     """
+    if any(sample.head(side).startswith(TOKEN_PREFIX) for side in (DIALER, ACCEPTOR)):
+        token = token_bytes(sample)
+        found = _select(session, options, sample.skipping(token))
+        if token == (0, 0):
+            return found
+        skip = (token[0] + found.skip_bytes[0], token[1] + found.skip_bytes[1])
+        evidence = f"{found.evidence}; a token exchange before it"
+        return replace(found, evidence=evidence, skip_bytes=skip)
+    return _select(session, options, sample)
+
+
+def token_bytes(sample: SessionSample) -> tuple[int, int]:
+    """How many bytes of each side belong to the exchange of a shared token."""
+    return (
+        token_exchange_size(sample.head(DIALER), DIALER),
+        token_exchange_size(sample.head(ACCEPTOR), ACCEPTOR),
+    )
+
+
+def _select(session: TcpSession, options: AnalysisOptions, sample: SessionSample) -> Detection:
     text, source = options.protocol_for(session), "given"
     if text == AUTO and session.protocol_hint:
         text, source = session.protocol_hint, "noted in the capture"
@@ -115,8 +141,24 @@ def select_protocol(
             found = detect(sample)
             note = f"{found.evidence}; the capture notes a protocol that cannot be used: {problem}"
             return replace(found, evidence=note)
+    if len(sample.pieces) == 1 and sample.size <= MAX_REMEMBERED_BYTES:
+        same = sample.at_time(0)
+        if text == AUTO:
+            return _remembered_detection(same)
+        return _remembered_named_protocol(text, source, same)
     if text == AUTO:
         return detect(sample)
+    return _named_protocol(text, source, sample)
+
+
+@lru_cache(MAX_REMEMBERED_SAMPLES)
+def _remembered_detection(sample: SessionSample) -> Detection:
+    """Like `detect`, for samples of one packet: scans and floods repeat the same one."""
+    return detect(sample)
+
+
+@lru_cache(MAX_REMEMBERED_SAMPLES)
+def _remembered_named_protocol(text: str, source: str, sample: SessionSample) -> Detection:
     return _named_protocol(text, source, sample)
 
 
@@ -152,9 +194,8 @@ def detect(sample: SessionSample) -> Detection:
     """Detect the protocol of a sample."""
     if not sample.size:
         return Detection(None, "no bytes were captured")
-    if not sample.from_start and sample.size < MIN_FRAMES_WITHOUT_START and not _has_marker(sample):
-        # A frame has at least a byte: no trial could be credible. Captures of scans and floods have
-        # millions of such sessions.
+    if not _can_be_credible(sample, SIGNATURES):
+        # Captures of scans and floods have millions of such sessions.
         other = detect_other_protocol(sample.head(0), sample.head(1))
         text = other or "too few bytes to recognise a protocol without the start of the connection"
         return Detection(None, text, other_protocol=other)
@@ -177,8 +218,16 @@ def detect(sample: SessionSample) -> Detection:
     return Detection(protocol, text, best.score, skip, scores, bool(best.marker))
 
 
-def _has_marker(sample: SessionSample) -> bool:
-    return any(each.marker is not None and each.marker(sample) for each in SIGNATURES)
+def _can_be_credible(sample: SessionSample, signatures: Iterable[Signature]) -> bool:
+    """Whether a trial could be credible for one of these protocols, by the size of the sample.
+
+    Without the start of the connection and without a marker, many frames are needed.
+    """
+    return sample.from_start or any(
+        sample.size >= MIN_FRAMES_WITHOUT_START * each.min_frame_bytes
+        or (each.marker is not None and each.marker(sample))
+        for each in signatures
+    )
 
 
 def select_variant(name: str, options: dict[str, str], sample: SessionSample) -> tuple[str, str]:
@@ -210,14 +259,19 @@ def find_mismatch(variant: str, options: dict[str, str], sample: SessionSample) 
     """
     if not sample.size:
         return ""
+    if not _can_be_credible(sample, SIGNATURES) and not detect_other_protocol(
+        sample.head(0), sample.head(1)
+    ):
+        return ""
     name = variant.partition(":")[0]
     signature = next((each for each in SIGNATURES if each.name == name), None)
     excused = _excused_rules(signature, sample) if signature else ()
-    if _is_certain(
-        try_protocol(variant, sample.first(SHORT_SAMPLE_BYTES), excused), signature, sample
-    ):
+    short = sample.first(SHORT_SAMPLE_BYTES)
+    own = try_protocol(variant, short, excused)
+    if _is_certain(own, signature, sample):
         return ""
-    own = try_protocol(variant, sample, excused)
+    if short.size < sample.size:
+        own = try_protocol(variant, sample, excused)
     unread = not own.frame_count and not own.decode_error  # the first frame may be incomplete
     found = detect(sample)
     if found.protocol is None:
@@ -292,7 +346,9 @@ def _try_signatures(
     short = sample.first(SHORT_SAMPLE_BYTES)
     found: list[_Candidate] = []
     for signature in signatures:
-        if signature.name in PROTOCOLS:
+        if signature.name in PROTOCOLS and (
+            options is not None or _can_be_credible(sample, (signature,))
+        ):
             mark = signature.marker(sample) if signature.marker else ""
             found += [
                 _make_candidate(

@@ -82,6 +82,11 @@ class SessionSample:
             max_bytes -= len(data)
         return SessionSample(tuple(kept), self.from_start)
 
+    def at_time(self, timestamp: int) -> SessionSample:
+        """The same bytes, all of them at one time."""
+        pieces = tuple((side, data, timestamp) for side, data, _ in self.pieces)
+        return SessionSample(pieces, self.from_start)
+
     def skipping(self, skip_bytes: tuple[int, int]) -> SessionSample:
         """The sample without the first `skip_bytes` bytes of each side."""
         if skip_bytes == (0, 0):

@@ -33,6 +33,7 @@ class Signature:
         excused_rules: rules whose violation a missing start explains.
         negotiated_option: option and value that hold where multistream-select comes first.
         proof: must hold in addition where valid frames alone say little.
+        min_frame_bytes: bytes of the smallest frame.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Signature:
     excused_rules: tuple[str, ...] = ()
     negotiated_option: tuple[str, str] | None = None
     proof: Callable[[Trial], bool] | None = None
+    min_frame_bytes: int = 2
 
     def negotiated(self, protocol: str) -> str:
         """The protocol string of a session that multistream-select came before."""
@@ -182,7 +184,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("yamux", 2, marker=_yamux_marker, hints=_yamux_hints,
            excused_rules=("yamux.unknown-stream", "yamux.pong-unrequested",
                           "yamux.window-exceeded"),
-           negotiated_option=("dialect", "libp2p")),
+           negotiated_option=("dialect", "libp2p"), min_frame_bytes=12),
     Signature("mplex", 2, hints=_mplex_hints, excused_rules=("mplex.unknown-stream",)),
     Signature("minmux", 16, proof=_minmux_proof),
 )  # fmt: skip

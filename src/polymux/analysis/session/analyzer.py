@@ -129,7 +129,8 @@ def analyze_session(
         progress: called with the number of bytes read by each step.
         batcher: receives the rows of all tables but `content`, to batch them with those of other
             sessions; None emits them without batching.
-        on_start: called before the first row with what is known then, the note included.
+        on_start: called before the first row of a session whose bytes contradict the named
+            protocol, with what is known then, the note included.
         on_missing: called with the session's id and each range of bytes that is missing, before
             the rows of frames that come after it.
 
@@ -176,7 +177,7 @@ def analyze_session_steps(
         detection = _detect_protocol(session, options, sample, opened)
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
-    if on_start is not None:
+    if on_start is not None and detection.mismatch:
         on_start(_initial_summary(session, detection))
     if detection.protocol is None:
         summary = _summarize_undecoded(session, detection, opened)

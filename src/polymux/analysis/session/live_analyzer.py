@@ -38,7 +38,8 @@ from polymux.capture.live_reader import LiveSession
 from polymux.capture.tcp.reassembly import GAP, PAYLOAD, UNDECODABLE
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
-from polymux.core.side import Vantage
+from polymux.core.side import ACCEPTOR, Vantage
+from polymux.core.token_exchange import is_token_exchange_open
 from polymux.protocols.registry import create
 
 MIN_DECISION_BYTES: Final = 4096  # with these, a detected protocol is accepted at once
@@ -145,6 +146,12 @@ class LiveSessionAnalyzer:
         ):
             return
         sample = SessionSample(tuple(pieces), session.saw_syn or self._opening.is_tls)
+        if (
+            not final
+            and self.pending_bytes < MIN_DECISION_BYTES
+            and is_token_exchange_open(sample.head(ACCEPTOR))
+        ):
+            return
         detection = select_protocol(session, self._options, sample)
         if detection.protocol is None and not final:
             return

@@ -27,10 +27,13 @@ from polymux.cli.support.recording_sensor import recording_comment, recording_se
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
+    LISTENING_TOKEN_HELP,
     allowed_clients,
     is_secure,
     listening_context,
     listening_tls_options,
+    read_token,
+    token_option,
 )
 from polymux.core.errors import CaptureError, UnwritableOutput
 from polymux.core.limits import Timeouts
@@ -89,6 +92,7 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
 @origin_option
 @backlog_option
 @listening_tls_options
+@token_option(LISTENING_TOKEN_HELP)
 @recording_sensor_option
 @top_option
 @verbose_option
@@ -118,6 +122,7 @@ def collect(
     client_ca: str | None,
     crl: str | None,
     allow: tuple[str, ...],
+    token_file: str | None,
     sensor: str,
     top_url: str | None,
     verbose: bool,
@@ -135,7 +140,7 @@ def collect(
     for text in protocols:
         parse_protocol(text)
     check_origins(origins, urls)
-    senders = allowed_clients(allow, urls, client_ca)
+    senders, token = allowed_clients(allow, urls, client_ca), read_token(token_file)
     context_tls = listening_context(urls, cert, key, client_ca, crl)
 
     async def run() -> int:
@@ -168,7 +173,9 @@ def collect(
             for url, protocol in zip(urls, protocols, strict=True):
                 own = context_tls if is_secure(url) else None
                 pages = origins if url.startswith("ws") else ()
-                await collector.listen(url, protocol, tls=own, origins=pages, allow=senders)
+                await collector.listen(
+                    url, protocol, tls=own, origins=pages, allow=senders, token=token
+                )
         except BaseException as problem:
             await collector.close(0)
             if isinstance(problem, Unreachable):

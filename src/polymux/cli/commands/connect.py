@@ -29,8 +29,9 @@ from polymux.cli.support.peer_io import (
     stream_shape,
 )
 from polymux.cli.support.queued_output import queued_output, wait_for_room
-from polymux.cli.support.tls_options import check_effect
+from polymux.cli.support.tls_options import check_effect, read_token, token_option
 from polymux.cli.support.waiting import WaitReporter
+from polymux.core.errors import SessionClosed
 from polymux.record import tls_contexts as tls
 
 # The library's remedies name its arguments: here they become options of the command.
@@ -38,6 +39,7 @@ OPTION_OF_ARGUMENT = {
     "give a context that trusts its issuer with tls=...": "name its authority with --ca",
     "server_hostname=...": "--server-name",
     "timeout=...": "--timeout",
+    "token=...": "--token-file",
 }
 
 
@@ -78,6 +80,7 @@ OPTION_OF_ARGUMENT = {
 @click.option("--cert", help="Certificate chain (PEM) to present to the peer.")
 @click.option("--key", help="Private key of --cert (PEM), mode 0600.")
 @click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate.")
+@token_option("File with the token that the server asks for, mode 0600.")
 @click.pass_context
 def connect(
     context: click.Context,
@@ -99,6 +102,7 @@ def connect(
     cert: str | None,
     key: str | None,
     insecure: bool,
+    token_file: str | None,
 ) -> None:
     """Connect to URL, open one stream, send standard input and print what is received.
 
@@ -130,6 +134,7 @@ def connect(
             "--insecure": insecure,
         },
     )
+    token = read_token(token_file)
     trusted = tls.client_context(ca, insecure=insecure, cert=cert, key=key)
     if insecure:
         warn("warning: the peer's certificate is not verified")
@@ -143,7 +148,7 @@ def connect(
         with open_recorder(record_to, verbose, note, secret_source) as recorder:
             async with dial(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,
-                timeout=timeout, wait=wait, recorder=recorder,
+                timeout=timeout, wait=wait, recorder=recorder, token=token,
             ) as session:  # fmt: skip
                 yield session
 
@@ -167,10 +172,9 @@ def connect(
         with queued_output(lossless=True):
             asyncio.run(run())
     except Unreachable as problem:
-        text = str(problem)
-        for argument, option in OPTION_OF_ARGUMENT.items():
-            text = text.replace(argument, option)
-        raise Unreachable(text) from None
+        raise Unreachable(with_options(str(problem))) from None
+    except SessionClosed as problem:
+        raise type(problem)(with_options(str(problem))) from None
     finally:
         log.setLevel(level)
 
@@ -182,6 +186,13 @@ def is_interactive(context: click.Context) -> bool:
         for name in ("name", "texts", "lines", "accept", "number", "as_json")
     )
     return not given and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def with_options(text: str) -> str:
+    """Return an error message of the library with the options of this command as remedies."""
+    for argument, option in OPTION_OF_ARGUMENT.items():
+        text = text.replace(argument, option)
+    return text
 
 
 class StreamClient:

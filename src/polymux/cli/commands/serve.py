@@ -27,9 +27,12 @@ from polymux.cli.support.serve_session import ServeAction, ServedSession
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.stream_files import StreamFolder
 from polymux.cli.support.tls_options import (
+    LISTENING_TOKEN_HELP,
     allowed_clients,
     listening_context,
     listening_tls_options,
+    read_token,
+    token_option,
 )
 
 ACTIONS = ("echo", "discard", "print")
@@ -54,6 +57,7 @@ ACTIONS = ("echo", "discard", "print")
 @origin_option
 @connection_options
 @listening_tls_options
+@token_option(LISTENING_TOKEN_HELP)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -77,6 +81,7 @@ def serve(
     client_ca: str | None,
     crl: str | None,
     allow: tuple[str, ...],
+    token_file: str | None,
 ) -> None:
     """Listen at URL and print, echo, discard or save every stream of every session.
 
@@ -97,6 +102,7 @@ def serve(
         )
     check_origins(origins, [url])
     allowed = allowed_clients(allow, [url], client_ca)
+    token = read_token(token_file)
     own = listening_context([url], cert, key, client_ca, crl)
     secret_source = secrets_context(keep_secrets, record_to, url, own)
     files = StreamFolder(folder) if folder is not None else None
@@ -129,6 +135,7 @@ def serve(
                     meter=audit_log,
                     origins=origins,
                     allow=allowed,
+                    token=token,
                 )
             except Unreachable as problem:
                 raise click.UsageError(str(problem)) from None

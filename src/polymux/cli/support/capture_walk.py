@@ -101,6 +101,7 @@ class CaptureRun:
                 raise click.UsageError(str(problem)) from None
             raise
         self._keys = options.with_secrets(self._reader.secrets).keys
+        self._options_with_keys: tuple[AnalysisOptions, AnalysisOptions] | None = None
         for file in self._reader.files:
             if not quiet:
                 self.exit_code = max(self.exit_code, warn_about_file(file))
@@ -172,7 +173,7 @@ class CaptureRun:
 
         warnings = None if self._quiet else self._mismatch_warnings.on_session_start
         steps = analyze_session_steps(
-            session, replace(options, keys=self._keys), emit, batcher, warnings, on_missing
+            session, self._with_keys(options), emit, batcher, warnings, on_missing
         )
         while True:
             try:
@@ -183,6 +184,12 @@ class CaptureRun:
                 return summary
             self._progress.advance(size)
             yield size
+
+    def _with_keys(self, options: AnalysisOptions) -> AnalysisOptions:
+        """The same options with the keys of this run, checked once for all sessions."""
+        if self._options_with_keys is None or self._options_with_keys[0] is not options:
+            self._options_with_keys = options, replace(options, keys=self._keys)
+        return self._options_with_keys[1]
 
     def _report(self, summary: SessionSummary) -> None:
         """Warn about what is wrong with a session."""

@@ -14,6 +14,7 @@ from polymux.aio.hooks import RecorderFactory, SessionRecorder
 from polymux.capture.packets.flows import endpoint_text
 from polymux.cli.support.output import warn
 from polymux.core.observer import Observer
+from polymux.core.token_exchange import PREFIX as TOKEN_PREFIX
 from polymux.protocols.registry import create, parse_protocol
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -31,8 +32,8 @@ def verbose_option(command: Command) -> Command:
 class FrameLog:
     """Decodes one connection and prints a line for each frame and violation.
 
-    `label` is printed before each line. Of a protocol with a preamble, frames are not printed:
-    their start is unknown here.
+    `label` is printed before each line. Behind a preamble or a token exchange, frames are not
+    printed: their start is unknown here.
     """
 
     def __init__(self, protocol: str, label: str = "") -> None:
@@ -42,6 +43,7 @@ class FrameLog:
         if preamble:
             warn(f"{self._label}frames behind a preamble are not shown")
         self._stopped = bool(preamble)
+        self._started = False
 
     def feed(self, side: int, data: bytes) -> None:
         """Print the frames that `data` completes. A write error ends the log, not the session."""
@@ -53,6 +55,10 @@ class FrameLog:
     def _show(self, side: int, data: bytes) -> None:
         from polymux.analysis.output.frame_dicts import take_frame_rows
 
+        if not self._started and data.startswith(TOKEN_PREFIX):
+            warn(f"{self._label}frames behind a token exchange are not shown")
+            self._stopped = True
+        self._started = True
         if self._stopped:
             return
         observer = self._observer

@@ -6,18 +6,26 @@ ignored, and the command would run in plain text.
 
 from __future__ import annotations
 
+import os
 import ssl
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import click
 
+from polymux.aio.errors import describe_os_error
 from polymux.aio.peer_identity import AllowedPeers
+from polymux.core.token_exchange import MAX_TOKEN_BYTES, SharedToken
 from polymux.record import tls_contexts as tls
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 SECURE_SCHEMES = ("tls:", "wss:")
+LISTENING_TOKEN_HELP = (
+    "File with a token that clients have to prove to know, mode 0600; on tls://, wss://, unix:// "
+    "or a loopback address."
+)
 
 
 def listening_tls_options(command: Command) -> Command:
@@ -43,6 +51,44 @@ def listening_tls_options(command: Command) -> Command:
     ):
         command = add(command)
     return command
+
+
+def token_option(text: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds --token-file with this help text."""
+    return click.option("--token-file", metavar="FILE", help=text)
+
+
+def read_token(path: str | None) -> bytes | None:
+    """Return the token in a file, without the line end after it; None without a file.
+
+    Of a pipe, such as a shell's `<(command)`, the permissions are not checked.
+
+    Raises:
+        click.UsageError: The file cannot be read, other users have access to it, or its content is
+            no token.
+    """
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            token = file.read(MAX_TOKEN_BYTES + len("\r\n") + 1)
+    except OSError as problem:
+        raise click.UsageError(
+            f"--token-file {path}: cannot be read: {describe_os_error(problem)}"
+        ) from None
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISREG(found.st_mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise click.UsageError(
+            f"--token-file {path}: other users have access to this token (mode {mode:04o}): chmod "
+            "600 it, and replace the token if it may have been read"
+        )
+    token = token.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        SharedToken(token)
+    except ValueError as problem:
+        raise click.UsageError(f"--token-file {path}: {problem}") from None
+    return token
 
 
 def listening_context(
