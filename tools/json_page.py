@@ -87,7 +87,8 @@ CASE = [
     ("verdict", "text",
      "`OK`, `INFORMATIONAL`, `UNIMPLEMENTED`, `NON-STRICT`, `FAILED`, `WEDGED`."),
     ("outcome", "text or null",
-     "What happened: `met`, `missing`, `forbidden`, `closed`, `refused`, `ignored`, `silent`, `wedged`; null if it was not run."),
+     "What happened: `met`, `missing`, `forbidden`, `closed`, `refused`, `ignored`, `silent`, "
+     "`wedged`; null if it was not run."),
     ("detail", "text", "What was seen."),
     ("closing", "text or null", "How the peer ended the connection: `clean`, `abrupt`, `late`, "
      "`none`."),
@@ -201,7 +202,8 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("A case", CASE),
             ("The run, as the last line", [
                 ("summary", "object",
-                 "`peer`, `protocol`, `role`, `level`, `cooperation`, `cases`, `verdicts` (the number of each), `note`, `seconds`."),
+                 "`peer`, `protocol`, `role`, `level`, `cooperation`, `cases`, "
+                 "`verdicts` (the number of each), `note`, `seconds`."),
             ]),
             ("A requirement, with `--list`", REQUIREMENT),
         ],
