@@ -93,7 +93,7 @@ SYN_ACK: Final[i64] = SYN | ACK
 GROWTH_ROUND_TRIPS: Final[i64] = 4  # a window returned faster than this was too small
 # A window does not grow beyond what this rate needs: where both sides are as fast as the network
 # between them, the round trip under load is mostly the window itself, waiting to be read.
-GROWTH_BYTES_PER_US: Final = 1250  # 10 Gbit/s
+GROWTH_BYTES_PER_US: Final = 2500  # 20 Gbit/s
 
 # Credit that waits at the reader is missing in flight: far from the peer little may wait.
 FAR_NS: Final[i64] = 2_000_000  # a round trip from which on the peer is far
@@ -705,7 +705,7 @@ class Yamux(Protocol):
         """Double a window that was used up and returned as a whole within four round trips.
 
         The round trip is measured with a ping when the first credit is returned. A window grows at
-        most to what 10 Gbit/s need over that round trip.
+        most to what 20 Gbit/s need over that round trip.
         """
         buffers = stream.buffers
         if buffers is None:
