@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +34,9 @@ from polymux.core.errors import PolymuxError
 from polymux.core.events import Opened
 from polymux.protocols.registry import create, protocol_names
 
-TIMEOUT = 2.0
+TIMEOUT = 2.0  # seconds
+LONG_TIMEOUT = 15.0
+PEERS_AT_A_TIME = 3
 VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
 REPLIES = (  # rules that demand an answer: without them, none is sent
     "nerdbank.termination-unanswered", "omnistreams.data-unanswered", "streamux.cancel-unanswered",
@@ -190,10 +192,23 @@ async def serve_until_killed(protocol: str, writing: int) -> None:
         await asyncio.Event().wait()
 
 
-def examine(protocol: str, rule: str) -> Results:
-    """Examine a testee without the rule, by all cases of its protocol."""
-    with faulty_testee(protocol, rule) as url:
-        return asyncio.run(PeerTester(url, protocol, level=2, timeout=TIMEOUT, jobs=8).run())
+def examine_all(rules: list[str], timeout: float, peers_at_a_time: int) -> list[Results]:
+    """Examine a testee without each of the rules, by all cases of its protocol."""
+
+    async def examine(url: str, protocol: str, slots: asyncio.Semaphore) -> Results:
+        async with slots:
+            return await PeerTester(url, protocol, level=2, timeout=timeout, jobs=8).run()
+
+    async def examine_each(peers: list[tuple[str, str]]) -> list[Results]:
+        slots = asyncio.Semaphore(peers_at_a_time)
+        return await asyncio.gather(*(examine(url, name, slots) for url, name in peers))
+
+    with ExitStack() as running:
+        peers = []
+        for rule in rules:
+            name = rule.partition(".")[0]
+            peers.append((running.enter_context(faulty_testee(name, rule)), name))
+        return asyncio.run(examine_each(peers))
 
 
 def is_about(result: CaseResult, rule: str) -> bool:
@@ -203,9 +218,8 @@ def is_about(result: CaseResult, rule: str) -> bool:
     return rule in result.case.breaks or result.case.requirement in related
 
 
-def judge(rule: str) -> dict[str, object]:
-    """What the tester finds about a testee without the rule."""
-    results = examine(rule.partition(".")[0], rule)
+def judged(rule: str, results: Results) -> dict[str, object]:
+    """What the tester has found about a testee without the rule."""
     bad = (Verdict.FAILED, Verdict.WEDGED, Verdict.NON_STRICT)
     # A case can be NON-STRICT for an honest peer, too: it only counts where it is about the rule.
     found = [
@@ -216,19 +230,31 @@ def judge(rule: str) -> dict[str, object]:
     return {"rule": rule, "found": found, "wrong": wrong}
 
 
+def judge_all(rules: list[str]) -> list[dict[str, object]]:
+    """What the tester finds about each; one that is not as expected is examined again, alone.
+
+    On a busy machine a peer may need longer than the time limit.
+    """
+    verdicts = []
+    for rule, results in zip(rules, examine_all(rules, TIMEOUT, PEERS_AT_A_TIME), strict=True):
+        verdict = judged(rule, results)
+        if verdict["wrong"] or not verdict["found"]:
+            verdict = judged(rule, examine_all([rule], LONG_TIMEOUT, 1)[0])
+        verdicts.append(verdict)
+    return verdicts
+
+
 def main(rules: list[str]) -> int:
-    missed = wrong = peers = 0
     unexplained = [] if rules else unexplained_rules()
-    for rule in rules or [*RULES, *REPLIES]:
-        verdict = judge(rule)
-        peers += 1
-        missed += not verdict["found"]
-        wrong += bool(verdict["wrong"])
+    verdicts = judge_all(rules or [*RULES, *REPLIES])
+    for verdict in verdicts:
         print(json.dumps(verdict), flush=True)
-    share = (peers - missed) / max(1, peers)
-    summary = {"peers": peers, "found": peers - missed, "wrong": wrong, "unexplained": unexplained}
-    print(json.dumps(summary))
-    return 0 if share >= MIN_FOUND_SHARE and not wrong and not unexplained else 1
+    found = sum(bool(verdict["found"]) for verdict in verdicts)
+    wrong = sum(bool(verdict["wrong"]) for verdict in verdicts)
+    print(json.dumps({"peers": len(verdicts), "found": found, "wrong": wrong,
+                      "unexplained": unexplained}))  # fmt: skip
+    enough = found >= MIN_FOUND_SHARE * len(verdicts)
+    return 0 if enough and not wrong and not unexplained else 1
 
 
 if __name__ == "__main__":

@@ -84,18 +84,16 @@ CASE = [
     ("case", "text", "The case: `MPLEX-HDR-2/flag-7`."),
     ("requirement", "text", "The requirement it belongs to."),
     ("level", "integer", "The cooperation it needs from the peer."),
-    ("verdict", "text",
-     "`OK`, `INFORMATIONAL`, `UNIMPLEMENTED`, `NON-STRICT`, `FAILED`, `WEDGED`."),
-    ("outcome", "text or null",
-     "What happened: `met`, `missing`, `forbidden`, `closed`, `refused`, `ignored`, `silent`, "
-     "`wedged`; null if it was not run."),
+    ("verdict", "text", "`OK`, `INFORMATIONAL`, `UNIMPLEMENTED`, `NON-STRICT`, `FAILED` or "
+     "`WEDGED`."),
+    ("outcome", "text or null", "What happened: `met`, `missing`, `forbidden`, `closed`, "
+     "`refused`, `ignored`, `silent`, `wedged`; null if it was not run."),
     ("detail", "text", "What was seen."),
     ("closing", "text or null", "How the peer ended the connection: `clean`, `abrupt`, `late`, "
      "`none`."),
     ("seconds", "number", "The time it took."),
     ("capture", "text or null", "The capture of `--captures`."),
-    ("violations", "array",
-     "`sender` (`tester` or `peer`) and `rule` of each rule that was broken."),
+    ("violations", "array", "`sender` (`tester` or `peer`) and `rule` of what was broken."),
 ]  # fmt: skip
 REQUIREMENT = [
     ("protocol", "text", "The protocol string."),
@@ -201,9 +199,8 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
         "conform": [
             ("A case", CASE),
             ("The run, as the last line", [
-                ("summary", "object",
-                 "`peer`, `protocol`, `role`, `level`, `cooperation`, `cases`, "
-                 "`verdicts` (the number of each), `note`, `seconds`."),
+                ("summary", "object", "`peer`, `protocol`, `role`, `level`, `cooperation`, "
+                 "`cases`, `verdicts` (the number of each), `note`, `seconds`."),
             ]),
             ("A requirement, with `--list`", REQUIREMENT),
         ],
