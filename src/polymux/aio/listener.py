@@ -239,9 +239,17 @@ class Listener:
     def _connect(self, sock: socket.socket, place: Place, handshake_timeout: float) -> None:
         task = self._loop.create_task(self._make_transport(sock, place, handshake_timeout))
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(partial(self._on_connecting_done, sock, place))
         if self._tls is not None:
             place.attach(partial(cancel_connecting, task), lambda: False)
+
+    def _on_connecting_done(
+        self, sock: socket.socket, place: Place, task: asyncio.Task[None]
+    ) -> None:
+        self._connecting.discard(task)
+        if task.cancelled():  # perhaps before it began
+            place.release()
+            sock.close()
 
     async def _make_transport(
         self, sock: socket.socket, place: Place, handshake_timeout: float
@@ -253,10 +261,6 @@ class Listener:
                 ssl=self._tls,
                 ssl_handshake_timeout=handshake_timeout if self._tls is not None else None,
             )
-        except asyncio.CancelledError:
-            place.release()
-            sock.close()
-            raise
         except Exception as problem:
             place.release()
             sock.close()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import struct
+import warnings
 
+import pytest
 from tests.aio.session_helpers import echo
 
 import polymux
@@ -46,3 +50,22 @@ async def test_the_backlog_can_be_set() -> None:
         for peer in peers:
             peer.close()
     assert connected < len(peers)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_was_just_accepted_is_closed_when_the_loop_ends(turns: int) -> None:
+    """Its task may be cancelled before it began."""
+
+    async def main() -> None:
+        server = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
+        peer.connect(("127.0.0.1", server.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    with socket.socket() as peer, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        peer.settimeout(30)
+        asyncio.run(main())
+        gc.collect()
+    left = [str(warning.message) for warning in caught if "raddr" in str(warning.message)]
+    assert left == []
