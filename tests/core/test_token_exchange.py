@@ -86,6 +86,7 @@ def test_anything_else_is_refused_at_once_and_nothing_is_kept_of_it(data: bytes)
     acceptor = TokenAcceptor(TOKEN, b"a" * 16)
     assert acceptor.receive(data) == b"polymux-token 1 refused\n"
     assert acceptor.failure == "it presented no token"
+    assert acceptor.take_rest() == b""
 
 
 def test_a_server_that_begins_otherwise_gets_no_proof() -> None:

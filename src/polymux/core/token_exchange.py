@@ -92,7 +92,7 @@ class TokenExchange:
     def receive(self, data: bytes) -> bytes:
         """Process received bytes and return the reply to send.
 
-        Bytes after the exchange are kept for `take_rest`.
+        Bytes after the exchange are kept for `take_rest`, those of a peer that failed are not.
         """
         self._received += data
         reply = b""
@@ -103,6 +103,7 @@ class TokenExchange:
                 end < 0 and len(self._received) >= MAX_LINE_BYTES
             ):
                 self.failure = self._describe_other(self._received)
+                self._received = b""
                 reply += self._refusal()
             elif end < 0:
                 break
