@@ -15,7 +15,7 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource import batch_reader as source_reader
 from polymux.spark.datasource.batch_reader import FlowIndex, TableReader
-from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.datasource.options import SourceOptions, keep_options, with_kept_options
 from polymux.spark.datasource.source import register, spark_schema
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def test_only_the_flows_asked_for_are_read(folder: Path) -> None:
         ({"path": "x", "protocol": "smtp"}, "smtp"),
         ({"path": "x", "maxPartitionBytes": "much"}, "not a number"),
         ({"path": "x", "tabel": "frames"}, "'tabel' is not known"),
+        ({"paths": "a.pcapng,b.pcapng"}, "not a JSON list"),
+        ({"paths": '{"a": 1}', "provider": "polymux"}, "not a JSON list"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused_with_what_would_do(
@@ -194,6 +196,40 @@ def test_what_the_catalog_adds_to_the_options_is_left_out() -> None:
         SourceOptions.parse({**added, "option.tabel": "frames"})
 
 
+def test_a_table_of_the_catalog_keeps_absolute_paths_and_key_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    added = {
+        "provider": "polymux", "option.keys": "logs/*.keys, /etc/a.keys,../b.keys",
+        "option.paths": '["a.pcapng","/captures/","s3://bucket/c.pcapng","file:/d"]',
+    }  # fmt: skip
+    options = SourceOptions.parse(added)
+    assert options.paths == (f"{tmp_path}/a.pcapng", "/captures", "s3://bucket/c.pcapng", "/d")
+    assert options.key_files == (
+        f"{tmp_path}/logs/*.keys", "/etc/a.keys", f"{tmp_path.parent}/b.keys",
+    )  # fmt: skip
+    schema = keep_options(spark_schema("frames", ("size",)), added)
+    monkeypatch.chdir("/")
+    assert SourceOptions.parse(with_kept_options({}, schema)) == options
+    # Outside the catalog they stay as they are.
+    read = SourceOptions.parse({"paths": '["a.pcapng"]', "keys": "a.keys"})
+    assert (read.paths, read.key_files) == (("a.pcapng",), ("a.keys",))
+
+
+@pytest.mark.parametrize("own", [{"path": "/b.pcapng"}, {"paths": '["/b.pcapng"]'}])
+def test_a_read_with_the_schema_of_a_table_has_none_of_its_options(own: dict[str, str]) -> None:
+    added = {
+        "provider": "polymux", "option.paths": '["/a.pcapng"]', "option.filter": "192.0.2.1:40003",
+    }  # fmt: skip
+    schema = keep_options(spark_schema("frames", ("size",)), added)
+    options = SourceOptions.parse(with_kept_options(own, schema))
+    assert (options.paths, options.filters) == (("/b.pcapng",), ())
+    kept = SourceOptions.parse(with_kept_options({"maxPartitionBytes": "9"}, schema))
+    assert (kept.paths, kept.filters) == (("/a.pcapng",), ("192.0.2.1:40003",))
+    assert kept.max_partition_bytes == 9
+
+
 def test_a_table_of_the_catalog_is_read_with_the_options_it_was_created_with(
     spark: "SparkSession", folder: Path
 ) -> None:
@@ -216,7 +252,12 @@ def test_a_table_of_the_catalog_is_read_with_the_options_it_was_created_with(
     assert joined.first() == whole.agg({"size": "sum"}).toDF("size").first()
     chosen = "SELECT dialer FROM by_path WITH (filter = '192.0.2.1:40003')"
     assert [row[0] for row in spark.sql(chosen).collect()] == ["192.0.2.1:40003"]
-    for name in (*forms, "made"):
+    one = str(path / "a.pcapng")
+    same = spark.read.format("polymux").option("table", "captures")
+    spark.sql(f"CREATE TABLE listing USING polymux OPTIONS (path '{path}', table 'captures')")
+    alone = same.schema(spark.table("listing").schema).load([one])
+    assert [row["file"] for row in alone.collect()] == [one]
+    for name in (*forms, "made", "listing"):
         spark.sql(f"DROP TABLE {name}")
     assert len(list(path.iterdir())) == 2  # the captures stay
 

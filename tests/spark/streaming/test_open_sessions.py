@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +21,9 @@ from polymux.analysis.output.table_digest import digest_tables
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
 from polymux.capture.io.sources import LostInput
-from polymux.spark.streaming import capture_folder
-from polymux.spark.streaming.index_store import IndexStore
+from polymux.spark.batch.index_stage import IndexSpan, index_span
+from polymux.spark.streaming import capture_folder, index_store
+from polymux.spark.streaming.index_store import Indexed, IndexStore
 from polymux.spark.streaming.micro_batches import (
     BatchTask,
     FolderFollower,
@@ -222,6 +225,83 @@ def test_a_backlog_indexed_in_tasks_is_published_whole_by_the_run_that_sees_it(
     assert any('"indexing": "[\\"' in offset for offset in run.offsets)
     assert run.open_sessions() == 0
     assert run.digest() == material.digest
+
+
+@pytest.mark.parametrize("index_in_tasks", [False, True])
+def test_a_compressed_file_that_grows_holds_nothing_else_up(
+    index_in_tasks: bool, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    whole = gzip.compress(material.paths[-1].read_bytes())
+    (tmp_path / "talk.pcapng.gz").write_bytes(whole)
+    ended = tmp_path / "ended.pcapng"
+    write_ended_session(ended)
+    run = Run(tmp_path / "inbox", tmp_path / "out", WAITS, index_in_tasks)
+
+    sizes = iter(range(300, len(whole) - 100))
+
+    def look() -> None:
+        """The compressed file has grown by a byte since the last look."""
+        run.put(tmp_path / "talk.pcapng.gz", size=next(sizes))
+        run.step(1)
+
+    look()
+    run.put(ended)
+    for _ in range(5):  # to index it, to read it, its grace of a second
+        look()
+    assert len(read_table(run.out, "sessions")) == 1
+    # Also what arrives later: nothing waits until the compressed file is whole.
+    run.put(ended, "copy.pcapng")
+    for _ in range(5):
+        look()
+    assert len(read_table(run.out, "captures")) == 2
+    run.put(tmp_path / "talk.pcapng.gz")
+    for path in material.paths[:-1]:
+        run.put(path)
+    run.step(1)
+    run.settle()
+    run.settle()
+    assert len(read_table(run.out, "captures")) == 2 + FILES
+    assert sorted(run.tables.index_folder.glob("*")) == []
+
+
+@pytest.mark.parametrize("how", ["truncated", "unreadable", "grows"])
+def test_a_run_ends_though_a_new_file_cannot_be_read_yet(
+    how: str, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_permission(span: IndexSpan, *others: Any) -> Indexed:
+        if how == "unreadable" and span.path.endswith(".gz"):
+            raise LostInput(f"{span.path}: permission denied")
+        return index_span(span, *others)
+
+    monkeypatch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
+    monkeypatch.setattr(capture_folder, "index_span", without_permission)
+    monkeypatch.setattr(index_store, "index_span", without_permission)
+    (tmp_path / "a.pcapng.gz").write_bytes(gzip.compress(material.paths[0].read_bytes()))
+    run = fresh(tmp_path)
+    run.put(tmp_path / "a.pcapng.gz", size=300)
+    run.now += 1
+    for path in material.paths:
+        run.put(path)
+    run.now += 1
+    available = run.follower.available_files()
+    batches = 0
+    while run.step_available(available, 1):  # one file in each batch: the compressed one first
+        batches += 1
+        assert batches < 10 * FILES
+        if how == "grows":
+            run.put(tmp_path / "a.pcapng.gz", size=300 + batches)
+    assert run.open_sessions() == 0
+    assert run.digest() == material.digest
+    assert sorted(run.tables.index_folder.glob("*")) == []
+
+
+def write_ended_session(path: Path) -> None:
+    with PcapngWriter(path) as writer:
+        connection = TcpConnectionWriter(writer, ("192.0.2.1", 1), ("192.0.2.2", 2), START)
+        connection.data(0, b"\x08\x03abc\x0a\x05hello", START + 1000)
+        connection.end(0, START + 2000)
+        connection.end(1, START + 3000)
 
 
 def test_a_batch_has_as_many_tasks_as_the_session_has_room_for() -> None:

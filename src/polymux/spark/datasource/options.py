@@ -151,7 +151,11 @@ def without_catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by lower-case name, without what Spark's catalog adds.
 
     For `CREATE TABLE` the catalog passes its own properties, the options as `option.NAME`, and the
-    path as `location`. A path is made absolute then: the table may be read from anywhere.
+    path as `location`. Paths, also of key logs, are made absolute then: the table may be read from
+    anywhere.
+
+    Raises:
+        BadOption: `paths` is not a JSON list.
     """
     values: dict[str, str] = {}
     given = {name.lower(): value for name, value in options.items()}
@@ -162,8 +166,13 @@ def without_catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
             values[name] = value
     if "location" in given and not values.get("path") and not values.get("paths"):
         values["path"] = given["location"]
-    if CATALOG_MARK in given and values.get("path") and not is_url(values["path"]):
-        values["path"] = os.path.abspath(values["path"].removeprefix(LOCATION_SCHEME))
+    if CATALOG_MARK in given:
+        if values.get("path"):
+            values["path"] = _absolute(values["path"])
+        if values.get("paths"):
+            values["paths"] = json.dumps([_absolute(path) for path in _path_list(values["paths"])])
+        if values.get("keys"):
+            values["keys"] = ",".join(_absolute(name) for name in _split_list(values["keys"]))
     return values
 
 
@@ -185,11 +194,22 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 def with_kept_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a read: those of a table in the catalog (`keep_options`), and those of
-    the query itself, which win."""
+    the query itself, which win.
+
+    A query that says which captures to read has only its own options: it reads no table, but has
+    the schema of one.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if given.get("path") or given.get("paths"):
+        return given
     values: dict[str, str] = {}
     for column in schema.fields:
         values |= json.loads((column.metadata or {}).get(OPTIONS_METADATA, "{}"))
-    return values | {name.lower(): value for name, value in options.items()}
+    return values | given
+
+
+def _absolute(path: str) -> str:
+    return path if is_url(path) else os.path.abspath(path.removeprefix(LOCATION_SCHEME))
 
 
 def _split_list(text: str) -> tuple[str, ...]:
@@ -211,9 +231,20 @@ def _ports(text: str) -> list[str]:
     return pairs
 
 
+def _path_list(text: str) -> list[str]:
+    """Parse the option `paths`."""
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise BadOption(f'paths {text!r} is not a JSON list, such as ["a.pcapng","b/"]')
+    return paths
+
+
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths: Spark passes `load("one")` as `path`, `load([...])` as JSON in `paths`."""
-    paths = json.loads(options["paths"]) if options.get("paths") else []
+    paths = _path_list(options["paths"]) if options.get("paths") else []
     if options.get("path"):
         paths.append(options["path"])
     if not paths:

@@ -85,6 +85,8 @@ class CaptureFolder:
         self.existing_names: set[str] = set()  # that `new_data` has found
         # Size and modification time of files in which no new complete block was found.
         self._unusable: dict[str, tuple[int, int]] = {}
+        # Names of new files that tasks have indexed when they could not be read yet.
+        self._indexed_in_vain: set[str] = set()
 
     def absolute_path(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -131,6 +133,7 @@ class CaptureFolder:
         """
         changed = []
         fresh, self.existing_names = self.file_names(offset.forgotten)
+        self._indexed_in_vain &= self.existing_names
         for name in fresh:
             if only is not None and name not in only:
                 continue
@@ -153,51 +156,66 @@ class CaptureFolder:
     ) -> frozenset[str]:
         """Return the new files, of about `max_bytes`, that tasks should index before they are read.
 
-        None if there is no store, if they are so small that this process is quicker, and right
-        after a micro-batch that has indexed some: those are read first.
+        None if there is no store, or if they are so small that this process is quicker. A file that
+        could not be read when tasks had indexed it is not among them again, even if it has grown:
+        as long as it grows, every micro-batch would only index it.
         """
-        if self._index_store is None or offset.indexing:
+        if self._index_store is None:
             return frozenset()
-        chosen = _first_bytes(
-            [file for file in changed if file.name not in offset.files], max_bytes
-        )
+        known = offset.files.keys() | self._indexed_in_vain
+        chosen = _first_bytes([file for file in changed if file.name not in known], max_bytes)
         total = sum(file.size for file in chosen)
         return frozenset(file.name for file in chosen if total >= MIN_PARALLEL_BYTES)
+
+    def divide_indexed(
+        self, offset: FolderOffset, changed: list[ChangedFile]
+    ) -> tuple[list[ChangedFile], list[ChangedFile]]:
+        """Divide the files that have changed, after a micro-batch that has indexed new ones.
+
+        Returns:
+            Those that it has indexed and those that were read before, to be read next; and others.
+        """
+        expected = offset.indexing | offset.files.keys()
+        if self._index_store is not None:
+            for name in offset.indexing - {file.name for file in changed}:  # removed meanwhile
+                self._index_store.discard(self.absolute_path(name))
+        return (
+            [file for file in changed if file.name in expected],
+            [file for file in changed if file.name not in expected],
+        )
 
     def new_data(
         self, offset: FolderOffset, changed: list[ChangedFile], now_ns: int, max_bytes: int
     ) -> list[NewData]:
         """Return the new data since `offset` in the files that have changed.
 
-        After a micro-batch that has indexed files, only those and known ones are read.
-
         Args:
             offset: What has been read.
-            changed: What `changed_files` returned.
+            changed: What `changed_files` returned, or some of it.
             now_ns: The current time in nanoseconds.
             max_bytes: Stop after about this many bytes, but not before one file.
         """
-        if offset.indexing:
-            expected = offset.indexing | offset.files.keys()
-            changed = [file for file in changed if file.name in expected]
         parts_found: list[NewData] = []
         room = max_bytes
         self._index_ahead([file for file in changed if file.name not in offset.files], max_bytes)
         for modified_ns, name, size in changed:
             if parts_found and room <= 0:
                 break
+            part = None
             try:
                 part = self._read_new(name, offset.files.get(name, ()), modified_ns, size, now_ns)
             except LostInput:
                 # Perhaps it has just been removed, or its permissions are still to come.
                 if name in offset.files or now_ns - modified_ns >= self._session_timeout_ns:
                     raise
-                continue
-            if part is None:
-                self._unusable[name] = (size, modified_ns)
             else:
+                if part is None:
+                    self._unusable[name] = (size, modified_ns)
+            if part is not None:
                 parts_found.append(part)
                 room -= part.size
+            elif name in offset.indexing:
+                self._indexed_in_vain.add(name)
         self._ahead.clear()
         return parts_found
 
@@ -237,6 +255,7 @@ class CaptureFolder:
             self._indexes.pop(name, None)
             self._identities.pop(self.absolute_path(name), None)
             self._unusable.pop(name, None)
+            self._indexed_in_vain.discard(name)
             if self._index_store is not None:
                 self._index_store.discard(self.absolute_path(name))
 
@@ -271,6 +290,9 @@ class CaptureFolder:
         workers = min(len(chosen), os.cpu_count() or 1)
         if workers < 2 or total < MIN_PARALLEL_BYTES:
             return
+        if self._index_store is not None:
+            for name in chosen:  # what tasks have made of other versions
+                self._index_store.discard(self.absolute_path(name))
         fork = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(workers, mp_context=fork) as pool:
             spans = [IndexSpan(self.absolute_path(name), FileRange()) for name in chosen]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, SensorNaming
 from polymux.capture.io.sources import FileIdentity
-from polymux.spark.streaming.capture_folder import CaptureFolder
+from polymux.spark.streaming.capture_folder import CaptureFolder, NewData
 from polymux.spark.streaming.index_store import IndexStore
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 from polymux.spark.streaming.open_sessions import (
@@ -117,12 +117,15 @@ class FolderFollower:
         now_ns = self._clock() if available is None else available.time_ns
         only = None if available is None else available.names
         changed = self.folder.changed_files(start, now_ns, only)
-        waiting = self.folder.files_for_tasks(changed, start, max_bytes)
-        if waiting:  # the clock stands still: nothing may end before these have been read
-            return replace(start, indexing=waiting)
-        new_data = self.folder.new_data(start, changed, now_ns, max_bytes)
-        if start.indexing and not new_data:
-            return replace(start, indexing=frozenset())
+        new_data: list[NewData] = []
+        if start.indexing:
+            indexed, changed = self.folder.divide_indexed(start, changed)
+            new_data = self.folder.new_data(start, indexed, now_ns, max_bytes)
+        if not new_data:
+            waiting = self.folder.files_for_tasks(changed, start, max_bytes)
+            if waiting:  # the clock stands still: nothing may end before these have been read
+                return replace(start, indexing=waiting)
+            new_data = self.folder.new_data(start, changed, now_ns, max_bytes)
         clock = now_ns // 1_000_000
         if (
             not new_data
@@ -130,7 +133,7 @@ class FolderFollower:
         ):
             clock = self._complete_due_ms() if available is not None else 0
             if not clock:
-                return start
+                return replace(start, indexing=frozenset())
         clock = max(clock, start.clock_ms + 1)
         files = dict(start.files)
         for data in new_data:
