@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.conform.peers import PATIENCE, Serve, bad_peer
+from tests.conform.peers import PATIENCE, Serve, bad_peer, wait_until_gone
 
 from polymux import Unreachable
 from polymux.conform import opening
@@ -174,15 +174,6 @@ def test_what_a_command_has_started_ends_with_its_case(tmp_path: Path) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(helper, signal.SIGKILL)
-
-
-def wait_until_gone(pid: int) -> None:
-    """Wait until a process has ended; nobody may have taken notice of it yet."""
-    status = Path(f"/proc/{pid}/stat")
-    latest = time.monotonic() + PATIENCE
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < latest, f"process {pid} is still there"
-        time.sleep(0.02)
 
 
 def test_a_unix_socket_of_a_running_server_is_left_alone(tmp_path: Path) -> None:

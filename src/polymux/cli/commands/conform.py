@@ -61,7 +61,8 @@ from polymux.record import tls_contexts
 @click.option("--strict", is_flag=True, help="Exit with 1 if a case is NON-STRICT, too.")
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
-    help="Seconds to wait for each reaction of the peer, and for its connection.",
+    help="Seconds to wait for each reaction of the peer, or progress towards it, and for its "
+    "connection; a command of --exec has 30 s to connect.",
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(1, 64), default=1, show_default=True,
