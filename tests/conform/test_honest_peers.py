@@ -25,6 +25,12 @@ from polymux.testing import conform
 
 PROGRAM = f"{shlex.quote(sys.executable)} -c 'from polymux.cli import main; main()'"
 CLIENT = f"{PROGRAM} testee {{url}} --protocol mplex --role dialer"
+SILENT_CLIENT = (
+    f"{shlex.quote(sys.executable)} -S -c 'import socket, sys\n"
+    'host, port = sys.argv[1][6:].split(":")\n'
+    "with socket.create_connection((host, int(port))) as sock:\n"
+    "    while sock.recv(65536): pass' {url}"
+)
 NEW_STREAM, MESSAGE, CLOSE = 0, 2, 4  # flags of the initiator
 PIECE = 32768
 
@@ -155,10 +161,10 @@ def test_a_command_that_exits_without_a_connection_is_named() -> None:
 def test_a_command_that_connects_once_fails_only_if_it_exits(
     later: str, verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "START_SECONDS", PATIENCE if later == "exit 3" else 5.0)
+    monkeypatch.setattr(opening, "START_SECONDS", PATIENCE if later == "exit 3" else 4.0)
     monkeypatch.setattr(opening, "EXIT_GRACE_SECONDS", 0.1)
     first = tmp_path / "first"
-    script = f"if mkdir {first}; then exec {CLIENT} --once; else {later}; fi"
+    script = f"if mkdir {first}; then exec {SILENT_CLIENT}; else {later}; fi"
     names = ["MPLEX-HDR-2", "MPLEX-HDR-3/ten-bytes"]
     results = run_client(f"sh -c {shlex.quote(script)}", names, timeout=0.5, level=0)
     assert results.cases[1].verdict is verdict, results.cases[1].detail
