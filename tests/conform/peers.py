@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -68,3 +69,12 @@ async def bad_peer(serve: Serve) -> AsyncIterator[str]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait until a process has ended; nobody may have taken notice of it yet."""
+    status = Path(f"/proc/{pid}/stat")
+    latest = time.monotonic() + PATIENCE
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < latest, f"process {pid} is still there"
+        time.sleep(0.02)

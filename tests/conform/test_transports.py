@@ -10,6 +10,7 @@ import pytest
 import trustme
 from tests.conform.peers import PATIENCE
 
+from polymux.core.conformance import Verdict
 from polymux.testing import conform
 
 
@@ -52,6 +53,25 @@ def test_a_client_that_connects_by_tls(contexts: tuple[ssl.SSLContext, ssl.SSLCo
         return results
 
     assert conform.failure_text(asyncio.run(examine())) == ""
+
+
+@pytest.mark.parametrize(
+    "protocol", ["mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux"]
+)
+def test_the_end_of_a_tls_connection_is_no_failure(
+    protocol: str, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    async def examine() -> conform.Results:
+        names = ["GEN-TRUNC-1", "YAMUX-HDR-5"] if protocol == "yamux" else ["GEN-TRUNC-1"]
+        url = "tls://127.0.0.1:0"
+        async with await conform.serve_testee(url, protocol, contexts[0]) as server:
+            return await conform.run_async(
+                server.url, protocol, names, level=2, timeout=PATIENCE, tls=contexts[1]
+            )
+
+    results = asyncio.run(examine())
+    assert {result.verdict for result in results.cases} == {Verdict.OK}
+    assert {result.closing for result in results.cases} <= {"clean", "late"}
 
 
 def test_a_peer_at_a_unix_socket(tmp_path: Path) -> None:

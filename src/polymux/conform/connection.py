@@ -18,6 +18,7 @@ from polymux.capture.pcapng.comments import VANTAGES, hint_comment
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 from polymux.conform.notation.base import Notation
+from polymux.core.errors import PolymuxError
 from polymux.core.frames import ABORTS, ACCEPTS, GRANTS, FrameHeader, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.rules import Certainty, Severity, Violation
@@ -63,6 +64,9 @@ class PeerConnection(asyncio.Protocol):
         side: of the tester.
         notation: of the protocol, for this connection.
         capture: the path of a capture to write; None: none is written.
+
+    Attributes:
+        capture_problem: why the capture could not be written; "" if it could.
     """
 
     def __init__(
@@ -91,9 +95,10 @@ class PeerConnection(asyncio.Protocol):
         self._started = time.monotonic()
         self._peer_bytes = bytearray()  # of frames that are not complete
         self._peer_offset = 0  # of the first of them
-        self._received = self._kept = self._frame_count = 0
+        self.received = self._sent = self._kept = self._frame_count = 0
         self._violations: list[Violation] = []
         self._capture_path = capture
+        self.capture_problem = ""
         self._writer: PcapngWriter | None = None
         self._packets: TcpConnectionWriter | None = None
 
@@ -102,17 +107,24 @@ class PeerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         if self._capture_path is not None:
-            self._writer = PcapngWriter(self._capture_path, sync="none")
-            self._packets = TcpConnectionWriter(
-                self._writer, *self._addresses(), time.time_ns(),
-                comment=hint_comment(self.protocol, VANTAGES[self.side]),
-            )  # fmt: skip
+            self._begin_capture(self._capture_path)
         self.changed.set()
+
+    def _begin_capture(self, path: str) -> None:
+        try:
+            self._writer = PcapngWriter(path, sync="none")
+        except PolymuxError as problem:
+            self.capture_problem = str(problem)
+            return
+        self._packets = TcpConnectionWriter(
+            self._writer, *self._addresses(), time.time_ns(),
+            comment=hint_comment(self.protocol, VANTAGES[self.side]),
+        )  # fmt: skip
 
     def data_received(self, data: bytes) -> None:
         if self.flooded or self.closed_by_us:
             return
-        self._received += len(data)
+        self.received += len(data)
         if len(self.first_bytes) < FIRST_BYTES:
             self.first_bytes += data[:FIRST_BYTES]
         if self._packets is not None:
@@ -120,9 +132,9 @@ class PeerConnection(asyncio.Protocol):
         self._peer_bytes += data
         self.observer.feed(1 - self.side, data, time.time_ns())
         self._take_rows()
-        if self._received > MAX_RECEIVED or self._frame_count > MAX_FRAMES:
+        if self.received > MAX_RECEIVED or self._frame_count > MAX_FRAMES:
             self.flooded = (
-                f"more than {MAX_RECEIVED} bytes" if self._received > MAX_RECEIVED
+                f"more than {MAX_RECEIVED} bytes" if self.received > MAX_RECEIVED
                 else f"more than {MAX_FRAMES} frames"
             )  # fmt: skip
             self.abort()
@@ -130,7 +142,8 @@ class PeerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._peer_closed("ended")
-        return True  # the case may still write
+        # The case may still write, where one direction can end without the other.
+        return self.transport is not None and self.transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed_by_us:
@@ -159,10 +172,15 @@ class PeerConnection(asyncio.Protocol):
             self._packets.data(self.side, data, time.time_ns())
         self.observer.feed(self.side, data, time.time_ns())
         self._take_rows()
+        self._sent += len(data)
         self.transport.write(data)
 
     def end(self) -> None:
-        """End the tester's direction."""
+        """End the tester's direction.
+
+        TLS has no such end: there the whole connection is closed, and is over when the peer has
+        closed it too.
+        """
         if self.transport is None or self.transport.is_closing():
             return
         if self._packets is not None:
@@ -172,7 +190,6 @@ class PeerConnection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
-            self.closed_by_us = True
             self.transport.close()
 
     def abort(self) -> None:
@@ -190,7 +207,10 @@ class PeerConnection(asyncio.Protocol):
                 self._packets.end(self.side, time.time_ns())
             else:
                 self._packets.abort(self.side, time.time_ns())
-            self._writer.close()
+            try:
+                self._writer.close()
+            except PolymuxError as problem:
+                self.capture_problem = str(problem)
             self._packets = self._writer = None
 
     def _addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -283,6 +303,13 @@ class PeerConnection(asyncio.Protocol):
             self.log.append(LogLine(time.monotonic() - self._started, sender, text))
 
     # What was seen
+
+    def progress(self) -> int:
+        """A number that grows whenever the peer sends something, or takes what was sent to it."""
+        unsent = 0
+        if self.transport is not None and not self.transport.is_closing():
+            unsent = self.transport.get_write_buffer_size()
+        return self.received + self._sent - unsent
 
     def take(self, matches: Callable[[SeenFrame], bool]) -> SeenFrame | None:
         """The first matching frame that was not taken yet."""

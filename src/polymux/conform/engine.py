@@ -2,7 +2,8 @@
 
 It waits for evidence, never for a fixed time. What a peer does about a bad frame is known when it
 closes the connection or aborts the stream, or when it answers something that was sent after the
-frame (`Notation.liveness`): then it has gone on. Only without any of them the time limit decides.
+frame (`Notation.liveness`): then it has gone on. Only without any of them the time limit decides;
+it begins anew while the peer still sends or reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from polymux.conform.notation.payload import BadScript, FrameWords, parse_frame
 from polymux.core.conformance import Case, Outcome
 
 SPLIT_SECONDS = 0.001  # between two bytes of `split`, so that each is a segment of its own
+MAX_PERIODS = 20  # of the time limit, for a peer that is slow but goes on
 LIVENESS_ROUNDS = 2  # after the first answer, reactions to earlier frames may still be on their way
 
 
@@ -36,7 +38,7 @@ class CaseRun:
         link: a new connection.
         level: what the peer cooperates in: decides how its being alive is established; -1 if it
             answers nothing, so that it cannot be.
-        timeout: seconds to wait for each piece of evidence.
+        timeout: seconds to wait for each piece of evidence, or for progress towards it.
         watched: names of further rules that the peer must not break.
     """
 
@@ -200,8 +202,20 @@ class CaseRun:
             and words.value("amount", frame.amount) == frame.amount
         )
 
-    async def _wait(self, test: Callable[[], bool]) -> bool:
-        """Wait until the test holds. False if the time limit passed, or the connection ended."""
+    async def _wait(self, test: Callable[[], bool], patient: bool = True) -> bool:
+        """Wait until the test holds. False if the time limit passed, or the connection ended.
+
+        A peer that is slow but sends, or reads, has more time, unless not `patient`.
+        """
+        for _ in range(MAX_PERIODS if patient else 1):
+            before = self.link.progress()
+            if await self._wait_once(test):
+                return True
+            if self.link.closed or self.link.closed_by_us or self.link.progress() <= before:
+                return False
+        return False
+
+    async def _wait_once(self, test: Callable[[], bool]) -> bool:
         link = self.link
         try:
             async with asyncio.timeout(self.timeout):
@@ -287,7 +301,7 @@ class CaseRun:
                 self._check_closed()
                 raise Ended(Outcome.WEDGED, "no error, and no answer to a valid stream after it")
         else:
-            await self._wait(self._has_reacted)
+            await self._wait(self._has_reacted, patient=False)
         self._check_forbidden()
         self._check_closed()
         if self.link.aborted_streams():

@@ -20,6 +20,7 @@ from polymux.conform.notation.selection import NOTATIONS
 from polymux.conform.opening import Acceptor, Dialer
 from polymux.conform.results import CaseResult, RequirementResult, Results
 from polymux.core.conformance import Case, Outcome, Requirement, Verdict
+from polymux.core.errors import UnwritableOutput
 from polymux.protocols.registry import parse_protocol
 
 ROLES = ("dialer", "acceptor")
@@ -92,7 +93,9 @@ class PeerTester:
         self._nonsense = ""  # what shows that the peer does not speak the protocol
         self._connected = False  # at least once
         self._answers = False  # the peer answers what `Notation.liveness` sends
-        self.results = Results(peer or url, self.protocol, role, level)
+        # Arguments of a command may have bytes that are no text.
+        shown = (peer or url).encode(errors="backslashreplace").decode()
+        self.results = Results(shown, self.protocol, role, level)
 
     @property
     def planned(self) -> list[tuple[Requirement, Case]]:
@@ -109,6 +112,7 @@ class PeerTester:
 
         Raises:
             Unreachable: not even the first connection could be made.
+            UnwritableOutput: a capture cannot be written.
         """
         began = time.monotonic()
         async with self.opener:
@@ -150,9 +154,12 @@ class PeerTester:
             for requirement, case in self.planned:
                 await one(requirement, case)
         else:
-            async with asyncio.TaskGroup() as tasks:
-                for requirement, case in self.planned:
-                    tasks.create_task(one(requirement, case))
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for requirement, case in self.planned:
+                        tasks.create_task(one(requirement, case))
+            except ExceptionGroup as problems:
+                raise problems.exceptions[0] from None
         return found
 
     def _blame(self, found: dict[str, CaseResult], result: CaseResult) -> CaseResult:
@@ -164,8 +171,10 @@ class PeerTester:
         """
         self._gone = self.results.note = f"the peer is gone since {result.case.id}"
         if isinstance(self.opener, Acceptor):
-            # A client need not connect again by itself; one that was started for the case must.
-            verdict = Verdict.FAILED if self.opener.command else Verdict.UNIMPLEMENTED
+            # A client need not connect again by itself; one that was started for the case must,
+            # unless it is still about to.
+            exited = self.opener.child_exited
+            verdict = Verdict.FAILED if exited else Verdict.UNIMPLEMENTED
             return replace(result, verdict=verdict)
         if self.jobs > 1:
             return result
@@ -248,9 +257,12 @@ class PeerTester:
     def _capture_path(self, case: Case) -> str | None:
         if self.captures is None:
             return None
-        self.captures.mkdir(parents=True, exist_ok=True)
         path = self.captures / (case.id.replace("/", "-") + ".pcapng")
-        path.unlink(missing_ok=True)  # of an earlier run
+        try:
+            self.captures.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # of an earlier run
+        except OSError as problem:
+            raise UnwritableOutput(f"{path}: cannot be written: {problem.strerror}") from None
         return str(path)
 
     async def _run_case(self, requirement: Requirement, case: Case) -> CaseResult:
@@ -271,6 +283,8 @@ class PeerTester:
             if not self._connected:
                 raise
             return CaseResult(case, Verdict.FAILED, None, f"{NO_CONNECTION}: {problem}")
+        if link.capture_problem:
+            raise UnwritableOutput(link.capture_problem)
         sides = ("tester", "peer") if self.side == 0 else ("peer", "tester")
         broken = [
             (sides[found.sender], found.rule.name)

@@ -69,7 +69,8 @@ async def run_async(
         names: Requirements, groups of them, cases or rules; empty: all cases of the level.
         role: Of the tester, `dialer` or `acceptor`.
         level: What the peer does for the test: 0 nothing, 1 echoes every stream, 2 obeys commands.
-        timeout: Seconds to wait for each reaction, and for a connection.
+        timeout: Seconds to wait for each reaction, or progress towards it, and for a connection; a
+            command has 30 s to connect.
         command: As acceptor: starts the peer for each case; `{url}` is where it has to connect.
         captures: A directory for a capture of each case.
         jobs: Cases to run at a time, as dialer.
@@ -83,7 +84,8 @@ async def run_async(
     Raises:
         Unreachable: Not even the first connection could be made.
         NoSuchRequirement: Nothing has one of these names.
-        BadProtocolString, BadUrl: The protocol or the URL is invalid.
+        BadProtocolString, BadUrl, BadCommand: The protocol, the URL or the command is invalid.
+        UnwritableOutput: A capture cannot be written.
     """
     tester = PeerTester(
         url, protocol, names, role=role, level=level, timeout=timeout, command=command,

@@ -21,10 +21,11 @@ from polymux.cli.support.output import (
     warn,
 )
 from polymux.cli.support.progress import ProgressBar
+from polymux.cli.support.signals import stop_event
 from polymux.cli.support.tls_options import check_effect, is_secure
-from polymux.conform.catalogue import select
-from polymux.conform.report.html import write_html
-from polymux.conform.report.junit import write_junit
+from polymux.conform.catalogue import NoSuchRequirement, select
+from polymux.conform.report.html import check_html, write_html
+from polymux.conform.report.junit import check_junit, write_junit
 from polymux.conform.report.records import case_record, catalogue_records, summary_record
 from polymux.conform.results import Results
 from polymux.conform.runner import ROLES, PeerTester
@@ -60,7 +61,8 @@ from polymux.record import tls_contexts
 @click.option("--strict", is_flag=True, help="Exit with 1 if a case is NON-STRICT, too.")
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
-    help="Seconds to wait for each reaction of the peer, and for its connection.",
+    help="Seconds to wait for each reaction of the peer, or progress towards it, and for its "
+    "connection; a command of --exec has 30 s to connect.",
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(1, 64), default=1, show_default=True,
@@ -122,14 +124,35 @@ def conform(
         captures=Path(captures) if captures else None, jobs=jobs, peer=name,
         tls=tls_context(url, role, ca, insecure, cert, key),
     )  # fmt: skip
+    check_levels(tester, names)
+    if junit:
+        check_junit(Path(junit))
+    if html:
+        check_html(Path(html))
     results = run_tester(tester)
+    print_results(results, as_json)
     if junit:
         write_junit(Path(junit), results, strict)
     if html:
         page = write_html(Path(html), results)
         warn(f"pages: {page}")
-    print_results(results, as_json)
     context.exit(EXIT_FINDINGS if results.failures(strict) else 0)
+
+
+def check_levels(tester: PeerTester, names: tuple[str, ...]) -> None:
+    """Refuse names by which nothing would be run, though the peer may seem examined."""
+    lacking: dict[str, int] = {}
+    for name in names:
+        chosen = select(tester.protocol, [name])
+        levels = [case.level for _, cases in chosen for case in cases]
+        if not levels:
+            reasons = [found.without_case for found, _ in chosen if found.without_case]
+            reason = f": {reasons[0]}" if reasons else f" of {tester.protocol}"
+            raise click.UsageError(f"{name}: there is no case{reason}")
+        if min(levels) > tester.results.level:
+            lacking[name] = min(levels)
+    if lacking:
+        raise click.UsageError(f"these need --level {max(lacking.values())}: {', '.join(lacking)}")
 
 
 def tls_context(
@@ -154,10 +177,25 @@ def run_tester(tester: PeerTester) -> Results:
     try:
         with ProgressBar("examining", len(tester.planned), unit="cases") as bar:
             tester.on_result = lambda result: bar.advance(1)
-            tester.on_listening = lambda where: warn(f"listening at {where}")
-            return asyncio.run(tester.run())
+            return asyncio.run(run_until_stopped(tester))
     finally:
         log.setLevel(level)
+
+
+async def run_until_stopped(tester: PeerTester) -> Results:
+    """Run the cases; a signal ends the run, and the processes that it has started."""
+    stop = asyncio.create_task(stop_event().wait())
+    tester.on_listening = lambda where: warn(f"listening at {where}")
+    work = asyncio.create_task(tester.run())
+    try:
+        await asyncio.wait((work, stop), return_when="FIRST_COMPLETED")
+        if work.done():
+            return work.result()
+        raise click.Abort
+    finally:
+        stop.cancel()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
 
 def print_results(results: Results, as_json: bool) -> None:
@@ -190,12 +228,13 @@ def print_results(results: Results, as_json: bool) -> None:
 def list_catalogue(protocol: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Print requirements with their cases, or why they have none."""
     protocols = [protocol] if protocol else registry.protocol_names()
-    records = []
-    for text in protocols:
-        wanted = {requirement.id for requirement, _ in select(text, names)} if names else None
-        for record in catalogue_records(text):
-            if wanted is None or record["requirement"] in wanted:
-                records.append({"protocol": text, **record})
+    wanted = named_requirements(protocols, names) if names else None
+    records = [
+        {"protocol": text, **record}
+        for text in protocols
+        for record in catalogue_records(text)
+        if wanted is None or (text, record["requirement"]) in wanted
+    ]
     if not is_interactive(as_json):
         for record in records:
             json_line(record)
@@ -220,6 +259,32 @@ def list_catalogue(protocol: str | None, names: tuple[str, ...], as_json: bool) 
             for record in records
         ],
     )
+
+
+def named_requirements(protocols: list[str], names: tuple[str, ...]) -> set[tuple[str, object]]:
+    """(protocol, requirement) of everything that is named; each name is one of some protocol.
+
+    Raises:
+        NoSuchRequirement: no protocol has one of these names.
+    """
+    found: set[tuple[str, object]] = set()
+    for name in names:
+        own: set[tuple[str, object]] = set()
+        problem = None
+        for text in protocols:
+            try:
+                own |= {(text, requirement.id) for requirement, _ in select(text, [name])}
+            except NoSuchRequirement as unknown:
+                problem = unknown
+        if not own and problem is not None:
+            if len(protocols) == 1:
+                raise problem
+            raise NoSuchRequirement(
+                f"no protocol has a requirement, case or rule {name!r}; "
+                "polymux conform --list shows them"
+            )
+        found |= own
+    return found
 
 
 def listing_text(record: dict[str, object]) -> str:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from polymux.capture.io.atomic_write import write_atomically
 from polymux.conform.catalogue import requirements_of
+from polymux.conform.report.junit import check_folder
 from polymux.conform.report.records import run_record
 from polymux.conform.results import Results
-from polymux.core.conformance import GENERIC_REQUIREMENTS, SEVERITY_ORDER
+from polymux.core.conformance import GENERIC_REQUIREMENTS, SEVERITY_ORDER, Verdict
 from polymux.core.errors import MissingExtra, UnwritableOutput
 from polymux.protocols.registry import PROTOCOLS
 from polymux.text.sanitize import escape_hidden
@@ -28,6 +29,23 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 Run = dict[str, Any]  # as `run_record` makes it; read from JSON
+
+
+def check_html(folder: Path) -> None:
+    """Make the folder and find out whether `write_html` could write there.
+
+    Raises:
+        UnwritableOutput: it could not, or the folder holds a run that cannot be read.
+        MissingExtra: jinja2 is not installed.
+    """
+    _templates()
+    try:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
+        check_folder(folder / RUNS)
+        _load_runs(folder)
+    except OSError as problem:
+        raise UnwritableOutput(f"{folder}: cannot be written: {problem.strerror}") from None
 
 
 def write_html(folder: Path, results: Results) -> Path:
@@ -60,7 +78,12 @@ def run_slug(run: Run) -> str:
     """The folder of a run's pages: the same for the same peer, protocol, role and level."""
     text = f"{run['peer']} {run['protocol']} {run['role']} {run['level']}"
     name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name}-{hashlib.sha256(as_bytes(text)).hexdigest()[:8]}"
+
+
+def as_bytes(text: str) -> bytes:
+    """UTF-8 of a text; halves of surrogate pairs, which arguments may have, are escaped."""
+    return text.encode(errors="backslashreplace")
 
 
 def page_name(case: str) -> str:
@@ -111,7 +134,7 @@ def _cell(run: Run, requirement: str) -> list[dict[str, str]]:
             "verdict": case["verdict"],
             "name": case["case"],
             "detail": case["detail"],
-            "page": f"{run_slug(run)}/{page_name(case['case'])}",
+            "page": f"{run['slug']}/{page_name(case['case'])}",
         }
         for case in run["results"]
         if case["requirement"] == requirement
@@ -127,20 +150,39 @@ def _sentence(requirement: str) -> str:
 
 
 def _load_runs(folder: Path) -> list[Run]:
+    """The runs in a folder, ready to be shown; each has its folder as `slug`."""
     runs = []
     for path in sorted((folder / RUNS).glob("*.json")):
         try:
             run = json.loads(path.read_text(encoding="utf-8"))
-            run_slug(run)
-            [_cell(run, "") for _ in run["results"]]
-            dict(run["verdicts"])
-        except (ValueError, KeyError, TypeError):
+            _check_run(run)
+            runs.append({**escaped(run), "slug": run_slug(run)})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
             raise UnwritableOutput(
                 f"{path}: is not a run of polymux conform; remove it or choose another folder"
             ) from None
-        runs.append(run)
-    return [{**run, **{key: escaped(run[key]) for key in ("peer", "protocol", "role", "note")},
-             "results": escaped(run["results"])} for run in runs]  # fmt: skip
+    return runs
+
+
+def _check_run(run: Run) -> None:
+    """Raise one of several errors unless this is what `run_record` makes."""
+    for key in ("peer", "protocol", "role"):
+        _require(isinstance(run[key], str))
+    for key in ("level", "cases"):
+        _require(isinstance(run[key], int))
+    _require(run["note"] is None or isinstance(run["note"], str))
+    for verdict, count in run["verdicts"].items():
+        _require(Verdict(verdict) in SEVERITY_ORDER and isinstance(count, int))
+    _require(isinstance(run["results"], list))
+    for case in run["results"]:
+        for key in ("case", "requirement", "verdict", "detail"):
+            _require(isinstance(case[key], str))
+        Verdict(case["verdict"])
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError("not as a run is written")
 
 
 def _templates() -> tuple[Template, Template]:
@@ -170,4 +212,4 @@ def _asset(name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    write_atomically(str(path), text.encode(), sync=False)
+    write_atomically(str(path), as_bytes(text), sync=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -60,6 +63,30 @@ def add_case(suite: ElementTree.Element, result: CaseResult, failed: bool, peer:
         ElementTree.SubElement(test, "skipped", message=xml_text(text))
     else:
         ElementTree.SubElement(test, "system-out").text = xml_text(text)
+
+
+def check_junit(path: Path) -> None:
+    """Find out whether `write_junit` could write there.
+
+    Raises:
+        UnwritableOutput: it could not.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        check_folder(path.parent)
+    except OSError as problem:
+        raise UnwritableOutput(f"{path}: cannot be written: {problem.strerror}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Find out whether a file can be made in a folder.
+
+    Raises:
+        OSError: it cannot.
+    """
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def write_junit(path: Path, results: Results, strict: bool = False) -> None:
