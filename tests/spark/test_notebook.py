@@ -18,9 +18,13 @@ def test_the_cells_run_and_show_what_they_say(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cells = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S)
-    assert len(cells) == 5
+    assert len(cells) == 6
     # The session of the tests was started elsewhere, and relative paths are its folder's.
-    place = {'"late.pcapng"': f'"{tmp_path}/late.pcapng"', 'load(".")': f'load("{tmp_path}")'}
+    place = {
+        '"late.pcapng"': f'"{tmp_path}/late.pcapng"',
+        "'late.pcapng'": f"'{tmp_path}/late.pcapng'",
+        'load(".")': f'load("{tmp_path}")',
+    }
     names: dict[str, object] = {"spark": spark}
     said = []
     for number, cell in enumerate(cells, 1):
@@ -28,10 +32,13 @@ def test_the_cells_run_and_show_what_they_say(
             cell = cell.replace(written, meant)
         exec(compile(cell, f"{PAGE.name} cell {number}", "exec"), names)
         said.append(capsys.readouterr().out)
-    frames, violations, joined, counted = said[1:]
+    for table in ("late", "talks"):
+        spark.sql(f"DROP TABLE {table}")
+    frames, violations, joined, counted, from_catalog = said[1:]
     assert frames.count("violation") == 1
     assert "MessageInitiator" in frames
     assert violations.split() == ["dialer", "d1", "mplex.write-after-close", "error"]
     assert "192.0.2.1:40000" in joined
     assert "NewStream" in counted
+    assert from_catalog.count("192.0.2.1:40000") == 6
     assert spark.range(3).count() == 3

@@ -185,7 +185,8 @@ def is_interactive(context: click.Context) -> bool:
         context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
         for name in ("name", "texts", "lines", "accept", "number", "as_json")
     )
-    return not given and sys.stdin.isatty() and sys.stdout.isatty()
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    return terminal and not given
 
 
 def with_options(text: str) -> str:
