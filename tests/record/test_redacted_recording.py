@@ -11,8 +11,11 @@ from tests.record.record_process import Child, polymux
 
 import polymux as library
 from polymux.capture import read_sessions
+from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.core.observer import Observer
+from polymux.core.redaction import Redaction
 from polymux.protocols.registry import create
+from polymux.record.proxy import RecordingProxy
 
 SECRET = b"the-planted-secret-" * 300
 
@@ -111,3 +114,14 @@ async def test_a_redaction_that_is_not_possible_is_refused(
     code, _, said = await polymux("record", *between, "-o", str(tmp_path / "x"), *options)
     assert code == 2
     assert word in said
+
+
+def test_a_recording_without_content_does_not_name_the_path_of_a_profile(tmp_path: Path) -> None:
+    protocol = "minmux:profile=/home/inner-host/profile.toml"
+    with PcapngWriter(str(tmp_path / "x.pcapng")) as writer:
+        ends = ("tcp://127.0.0.1:0", "tcp://127.0.0.1:9")
+        whole = RecordingProxy(*ends, writer, protocol=protocol)
+        redaction = Redaction("none", bytes(32))
+        redacted = RecordingProxy(*ends, writer, protocol=protocol, redaction=redaction)
+    assert "inner-host" in whole.comment
+    assert redacted.comment == "polymux: vantage=middle"
