@@ -49,6 +49,12 @@ def redacted(run: Callable[..., Ran], tmp_path: Path) -> Callable[..., tuple[str
     return make
 
 
+HOST_HINTS = (
+    b"polymux: sensor=inner-host; protocol=omnistreams:profile=/inner-host; vantage=acceptor\n"
+    b"polymux: recording=0f1e2d3c4b5a6978; file=3; hardware=inner-host"
+)
+
+
 def write(tmp_path: Path, data: bytes, name: str = "source.pcapng") -> str:
     (tmp_path / name).write_bytes(data)
     return str(tmp_path / name)
@@ -79,7 +85,7 @@ def test_disorder_copies_and_damage_leave_the_same_tables_and_no_content(
     expected = tables(run, source)
     assert any(row.get("rule") == "mplex.varint-too-long" for row in expected[1])
     for options in ((), ("--payload", "hash"), ("--payload", "head:0")):
-        out, ran = redacted(source, *options)
+        out, ran = redacted(source, "--names", "keep", *options)
         assert ran.code == 0, ran.err
         assert tables(run, out) == expected
         data = Path(out).read_bytes()
@@ -116,7 +122,7 @@ def test_nothing_else_of_the_file_is_carried_over(
     order = "<"
     blocks = [
         build.block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-                    + build.options((1, b"polymux: sensor=here\n" + SECRET), (4, SECRET))),
+                    + build.options((1, HOST_HINTS + b"\n" + SECRET), (2, SECRET), (4, SECRET))),
         build.block(1, struct.pack("<HHI", 1, 0, 0) + build.options((2, SECRET), (1, SECRET))),
         build.block(4, struct.pack("<HH", 1, 16) + bytes(4) + SECRET[:12] + bytes(4)),
         build.block(10, struct.pack("<II", 0x544C534B, 20) + SECRET.ljust(20)),
@@ -136,10 +142,10 @@ def test_nothing_else_of_the_file_is_carried_over(
     copied = Path(out).read_bytes()
     assert b"planted" not in copied
     assert SECRET[:10] not in copied
-    assert b"polymux: sensor=here" in copied
-    assert tables(run, out, "--port", "9000=mplex")[0] == tables(
-        run, source, "--port", "9000=mplex"
-    )[0]  # fmt: skip
+    assert b"inner-host" not in copied
+    assert b"polymux: vantage=acceptor; recording=0f1e2d3c4b5a6978; file=3" in copied
+    options = ("--port", "9000=mplex", "--sensor", "here")
+    assert tables(run, out, *options)[0] == tables(run, source, *options)[0]
 
 
 def test_a_session_that_is_not_decoded_is_blank_as_a_whole_and_said(
@@ -171,7 +177,7 @@ def test_a_capture_that_begins_later_and_has_gaps_has_the_same_frames(
         source = lossy(lines, lost, syn=syn, name=f"lossy{syn}{lost[0]}.pcapng")
         expected = tables(run, source, "--protocol", "mplex")
         assert len(expected[0]) > 50
-        out, ran = redacted(source, "--protocol", "mplex")
+        out, ran = redacted(source, "--protocol", "mplex", "--names", "keep")
         assert "--strict leaves these headers out" in ran.err
         found = tables(run, out, "--protocol", "mplex")
         if not syn:  # a name where the start was searched for may be content
@@ -190,7 +196,7 @@ def test_classic_pcap_is_redacted_too(
     data = build.pcapng(disordered_packets())
     whole = write(tmp_path, data)
     source = write(tmp_path, as_classic_pcap(data, order), "source.pcap")
-    out, ran = redacted(source, "--names", "hash")
+    out, ran = redacted(source)
     assert ran.code == 0
     assert b"planted" not in Path(out).read_bytes()
     assert b"accounts" not in Path(out).read_bytes()
@@ -208,10 +214,70 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_replaced(
         (("-o", str(taken)), "exists already"),
         (("-o", str(tmp_path / "no" / "x")), "cannot be written"),
         (("-o", str(tmp_path / "x"), "--payload", "some"), "none of full, head:N"),
-        (("-o", str(tmp_path / "x"), "--payload", "full"), "changes nothing"),
+        (("-o", str(tmp_path / "x"), "--payload", "full", "--names", "keep"), "changes nothing"),
     ):
         ran = run("redact", source, *options)
         assert ran.code in (2, 3)
         assert words in ran.err
     assert taken.read_bytes() == b"mine"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["source.pcapng", "taken.pcapng"]
+
+
+HTTP_TALK = (
+    (0, b"POST /login HTTP/1.1\r\nHost: shop.example\r\nCookie: the-planted-secret-cookie\r\n"
+        b"Content-Length: 26\r\n\r\nuser=alice&password=planted"),
+    (1, b"HTTP/1.1 200 OK\r\nSet-Cookie: id=the-planted-secret\r\n\r\nplanted body"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ["hash", "keep"])
+def test_a_session_of_another_protocol_than_the_named_one_is_blank_as_a_whole(
+    names: str, redacted: Callable[..., tuple[str, Ran]], run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    other = build.talk(*HTTP_TALK, ends=(build.End("192.0.2.9", 41000), build.BOB))
+    talk = build.talk((0, OPEN), (0, content(1)))
+    source = write(tmp_path, build.pcapng([*talk, *other]))
+    out, ran = redacted(source, "--protocol", "mplex", "--names", names)
+    assert ran.code == 0
+    assert "1 session decoded" in ran.out
+    assert "1 session of another protocol than the one that is named: nothing of" in ran.err
+    copied = Path(out).read_bytes()
+    for words in (b"planted", b"shop", b"HTTP", b"user=", b"Cookie", b"POST"):
+        assert words not in copied
+    assert (b"accounts" in copied) == (names == "keep")
+
+
+@pytest.mark.parametrize(
+    ("hint", "kept"),
+    [
+        (b"protocol=mplex; vantage=dialer", b"protocol=mplex; vantage=dialer"),
+        (b"protocol=yamux:profile=/home/inner-host/x", b""),
+        (b"protocol=inner-host; vantage=inner-host", b""),
+        (b"recording=inner-host; file=1", b""),
+        (b"recording=0f1e2d3c4b5a6978; file=inner-host", b""),
+        (b"sensor=inner-host", b""),
+        (b"hardware=inner-host", b""),
+    ],
+)
+def test_hints_keep_only_words_that_polymux_knows(
+    hint: bytes,
+    kept: bytes,
+    redacted: Callable[..., tuple[str, Ran]],
+    tmp_path: Path,
+) -> None:
+    head = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
+    data = build.block(
+        0x0A0D0D0A, head + build.options((1, b"polymux: " + hint), (2, b"inner-host"))
+    )
+    data += build.block(1, struct.pack("<HHI", 1, 0, 0) + build.options((1, b"polymux: " + hint)))
+    for packet in build.talk((0, OPEN), (0, content(1))):
+        data += build.enhanced(packet, "<")
+    out, ran = redacted(write(tmp_path, data), "--protocol", "mplex")
+    assert ran.code == 0
+    copied = Path(out).read_bytes()
+    assert b"inner-host" not in copied
+    if kept:
+        assert copied.count(b"polymux: " + kept) == 2
+    else:
+        assert copied.count(b"polymux: ") == 2  # what was done, and the protocol
+        assert b"polymux: protocol=mplex" in copied

@@ -11,8 +11,11 @@ from tests.record.record_process import Child, polymux
 
 import polymux as library
 from polymux.capture import read_sessions
+from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.core.observer import Observer
+from polymux.core.redaction import Redaction
 from polymux.protocols.registry import create
+from polymux.record.proxy import RecordingProxy
 
 SECRET = b"the-planted-secret-" * 300
 
@@ -44,7 +47,7 @@ def decoded(protocol: str, path: Path) -> tuple[int, list[bytes], list[object]]:
 async def test_a_recording_without_content_has_the_frames(protocol: str, tmp_path: Path) -> None:
     out = tmp_path / "talk.pcapng"
     async with await library.serve(echo, "tcp://127.0.0.1:0", protocol=protocol) as server:
-        options = ("--protocol", protocol, "--payload", "none", "--names", "hash")
+        options = ("--protocol", protocol, "--payload", "none")
         async with Child("tcp://127.0.0.1:0", server.url, "-o", str(out), *options) as child:
             async with library.connect(child.url, protocol=protocol) as session:
                 stream = await session.open("a-planted-name")
@@ -58,6 +61,7 @@ async def test_a_recording_without_content_has_the_frames(protocol: str, tmp_pat
             await child.stop()
     data = out.read_bytes()
     assert b"planted" not in data
+    assert b"sensor=" not in data
     assert b"redacted by polymux: payload none, names hashed" in data
     (talk,) = talks(out)
     assert talk.protocol == protocol
@@ -67,6 +71,32 @@ async def test_a_recording_without_content_has_the_frames(protocol: str, tmp_pat
     assert not violations
 
 
+async def test_a_client_that_speaks_another_protocol_leaves_no_text_as_a_name(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "talk.pcapng"
+    request = b"POST /login HTTP/1.1\r\nCookie: a-planted-cookie\r\n" + b"planted: header\r\n" * 20
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(request))
+        writer.write(request)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    upstream = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = ("--protocol", "mplex", "--payload", "none")
+    async with server, Child("tcp://127.0.0.1:0", upstream, "-o", str(out), *options) as child:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(child.url.split(":")[-1]))
+        writer.write(request)
+        async with asyncio.timeout(60):
+            assert await reader.read() == request
+        writer.close()
+        await child.stop()
+    data = out.read_bytes()
+    for word in (b"planted", b"ookie", b"HTTP", b"login", b"header"):
+        assert word not in data
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -74,6 +104,7 @@ async def test_a_recording_without_content_has_the_frames(protocol: str, tmp_pat
         (("--payload", "some"), "none of full"),
         (("--payload", "hash", "--protocol", "mplex:preamble=multistream"), "polymux redact"),
         (("--payload", "none", "--protocol", "mplex", "--keep-secrets"), "not with --payload"),
+        (("--payload", "none", "--protocol", "mplex", "--sensor", "x"), "not with --payload"),
     ],
 )
 async def test_a_redaction_that_is_not_possible_is_refused(
@@ -83,3 +114,14 @@ async def test_a_redaction_that_is_not_possible_is_refused(
     code, _, said = await polymux("record", *between, "-o", str(tmp_path / "x"), *options)
     assert code == 2
     assert word in said
+
+
+def test_a_recording_without_content_does_not_name_the_path_of_a_profile(tmp_path: Path) -> None:
+    protocol = "minmux:profile=/home/inner-host/profile.toml"
+    with PcapngWriter(str(tmp_path / "x.pcapng")) as writer:
+        ends = ("tcp://127.0.0.1:0", "tcp://127.0.0.1:9")
+        whole = RecordingProxy(*ends, writer, protocol=protocol)
+        redaction = Redaction("none", bytes(32))
+        redacted = RecordingProxy(*ends, writer, protocol=protocol, redaction=redaction)
+    assert "inner-host" in whole.comment
+    assert redacted.comment == "polymux: vantage=middle"

@@ -6,10 +6,13 @@ Theory of operation
 
 `ConversationRedactor` decodes both directions with an `Observer` and rewrites them. What it writes
 has the length of what it read, so frames, offsets and times stay the same. It keeps only what the
-connection reports as structure (`LayoutSink`): headers, sizes, ids, amounts, handshakes and, unless
-they are hashed, names. Everything else is replaced: content by filler, and bytes in which no frame
-was decoded by bytes in which none can be. So an error here shows as a frame that can no longer be
+connection reports as structure (`LayoutSink`): headers, sizes, ids, amounts and handshakes.
+Everything else is replaced: content by filler, names by hashes, and bytes in which no frame was
+decoded by bytes in which none can be. So an error here shows as a frame that can no longer be
 decoded, not as content that survives.
+
+Names are kept only on request, because bytes of another protocol, or of a side that wrote a wrong
+length, may decode as a frame that has a name: what is taken for one may be content.
 
 Bytes are held until it is known what they are: the rest of an incomplete header or control frame, a
 message inside WebSocket, the bytes before a boundary that is searched for. The limits of decoding
@@ -30,6 +33,8 @@ from mypy_extensions import i64
 from polymux.core.frames import CONTENT, OPENS, FrameHeader
 from polymux.core.layout import LayoutSink
 from polymux.core.observer import Observer
+from polymux.core.rules import Severity
+from polymux.core.token_exchange import without_proofs
 from polymux.core.varint import INCOMPLETE, INVALID
 from polymux.core.websocket.decoder import CONTROL as CONTROL_PAYLOAD
 from polymux.core.websocket.frames import BINARY, CLOSE, masked
@@ -63,6 +68,7 @@ INVALID_HEADERS: Final = (
 )
 INCOMPLETE_HEADERS: Final = (b"\xff", b"\x00")
 MAX_KEPT_HEADER_BYTES: Final = 12
+SPANS_BETWEEN_COMPACTIONS: Final = 1024  # of the list of a side
 
 
 class Redaction:
@@ -72,9 +78,10 @@ class Redaction:
         payload: FULL keeps content, HEAD its first `head_bytes` in each frame, HASH replaces it by
             filler that depends on it, NONE by the same filler everywhere.
         head_bytes: for HEAD.
-        hash_names: replace the names of streams as HASH does content. Names are always hashed
-            where the start of a frame had to be searched for: they may be content.
         key: random bytes, as long as SHA-256.
+        keep_names: keep the names of streams that are names beyond doubt: no byte was missing
+            before them, and neither side had broken a rule that is more than advice. All others
+            are replaced as HASH does content.
         strict: keep no headers of a direction after bytes of it were missing and the start of a
             frame had to be searched for. A start that was found by mistake would keep content as
             its header.
@@ -88,7 +95,7 @@ class Redaction:
         payload: str,
         key: bytes,
         head_bytes: int = 0,
-        hash_names: bool = False,
+        keep_names: bool = False,
         strict: bool = False,
     ) -> None:
         if payload not in (FULL, HEAD, HASH, NONE):
@@ -97,17 +104,17 @@ class Redaction:
             raise ValueError(f"a key has {KEY_BYTES} bytes, and head:N at least 0")
         self.payload = payload
         self.head_bytes = head_bytes
-        self.hash_names = hash_names
+        self.keep_names = keep_names
         self.key = key
         self.strict = strict
 
     def __str__(self) -> str:
         form = f"head:{self.head_bytes}" if self.payload == HEAD else self.payload
-        return f"payload {form}, names {'hashed' if self.hash_names else 'kept'}"
+        return f"payload {form}, names {'kept' if self.keep_names else 'hashed'}"
 
     def name(self, name: bytes, certain: bool) -> bytes:
         """What replaces a stream's name; `certain`: it is a name beyond doubt."""
-        if certain and not self.hash_names:
+        if certain and self.keep_names:
             return name
         digest = hmac.new(self.key, b"name\0" + name, hashlib.sha256)
         text = hash_text(digest.digest(), len(name))
@@ -222,7 +229,8 @@ class RedactedSide:
         self.redaction = redaction
         self.received = 0  # position after the last byte or gap
         self.held: list[HeldBytes] = []
-        self.spans: list[Span] = []  # ascending unless `unsorted`, from the first held byte on
+        self.spans: list[Span] = []  # ascending unless `unsorted`
+        self.next_span = 0  # those before it lie before the first held byte
         self.searched = False  # the start of the current frame, or one before it, was searched for
         self.unsorted = False  # headers of WebSocket frames are reported before the messages
         # Payloads of WebSocket frames: position, size, masking key.
@@ -246,6 +254,8 @@ class RedactedSide:
 
     def release(self, until: int, out: list[RedactedBytes]) -> None:
         """Rewrite what is held before position `until`, and append it to `out`."""
+        if self.next_span > SPANS_BETWEEN_COMPACTIONS or self.unsorted:
+            self.drop_used_spans()
         if self.unsorted:
             self.spans.sort(key=span_start)
             self.unsorted = False
@@ -266,15 +276,19 @@ class RedactedSide:
         if done > 0:
             self.held = self.held[done:]
 
+    def drop_used_spans(self) -> None:
+        self.spans = self.spans[self.next_span :]
+        self.next_span = 0
+
     def rewrite(self, chunk: HeldBytes, size: int) -> bytes:
-        """The first `size` bytes of a chunk, rewritten; spans that lie before them are dropped."""
+        """The first `size` bytes of a chunk, rewritten; spans that end in them are used up."""
         data = chunk.data
         base = chunk.position
         pos = base
         end = base + size
         parts: list[bytes] = []
-        used = 0
-        for span in self.spans:
+        while self.next_span < len(self.spans):
+            span = self.spans[self.next_span]
             if span.end > pos and span.start >= end:
                 break
             if span.start > pos:
@@ -294,9 +308,7 @@ class RedactedSide:
                 pos = stop
             if span.end > end:
                 break
-            used += 1
-        if used > 0:
-            self.spans = self.spans[used:]
+            self.next_span += 1
         if pos < end:
             parts.append(self.replace(pos, data[pos - base : size]))
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -342,7 +354,8 @@ class ConversationRedactor(LayoutSink):
     Args:
         observer: a new one, without rows, which belongs to the redactor.
         redaction: what is left.
-        prefix_bytes: of each side, a negotiation before the first frame, which is kept.
+        prefix_bytes: of each side, a negotiation before the first frame, which is kept but for the
+            proofs of a token.
     """
 
     def __init__(
@@ -356,6 +369,7 @@ class ConversationRedactor(LayoutSink):
         self.ready: list[RedactedBytes] = []
         self.head_done = False  # the HTTP heads of an upgrade were rewritten, or there is none
         self.searched = False  # frames were found by searching for their start
+        self.broken = False  # a rule that is more than advice, by either side
         self.unlike_headers = 0  # undecodable ones that were replaced by bytes of another kind
         observer.protocol.streams.keep_removed = False
         observer.connection.layout = self
@@ -371,9 +385,10 @@ class ConversationRedactor(LayoutSink):
         prefix = self.prefix_left[side]
         if prefix > 0:
             cut = min(prefix, len(data))
-            own.add_span(own.received - len(data), own.received - len(data) + cut)
             self.prefix_left[side] -= cut
             data = data[cut:]
+            if cut == prefix:
+                self.keep_prefix(own)
         if len(data) > 0:
             self.observer.feed(side, data, timestamp)
         self.release_decided()
@@ -405,7 +420,11 @@ class ConversationRedactor(LayoutSink):
         self.release_decided()
         websocket = self.observer.websocket
         for own in self.sides:
-            if websocket is not None and websocket.state != WITHOUT_WEBSOCKET:
+            if self.prefix_left[own.side] > 0:
+                self.keep_prefix(own)
+            elif self.leaves_headers_out(own.side):
+                continue
+            elif websocket is not None and websocket.state != WITHOUT_WEBSOCKET:
                 decoder = websocket.direction_decoder(own.side).decoder
                 size = len(decoder.partial_header)
                 if websocket.state == FRAMES and size > 0:
@@ -430,6 +449,25 @@ class ConversationRedactor(LayoutSink):
         """The position of an offset of the observer, which does not get the prefix."""
         return self.prefixes[side] + int(offset)
 
+    def keep_prefix(self, own: RedactedSide) -> None:
+        """Keep the negotiation before the first frame, as far as it has arrived."""
+        prefix = own.first_bytes(self.prefixes[own.side])
+        own.add_span(0, len(prefix), without_proofs(prefix))
+
+    def leaves_headers_out(self, side: i64) -> bool:
+        """Whether headers of a side may be content, and are to be replaced therefore."""
+        return self.redaction.strict and self.observer.connection.direction(side).frames_missing
+
+    def is_certain(self) -> bool:
+        """Whether frames are what they seem: nothing is missing, and no rule was broken so far."""
+        self.note_violations()
+        return not self.broken and not self.observer.connection.uncertain
+
+    def note_violations(self) -> None:
+        for violation in self.observer.connection.violations:
+            if violation.rule.severity != Severity.NOTE:
+                self.broken = True
+
     def release_decided(self) -> None:
         websocket = self.observer.websocket
         if websocket is not None and not self.head_done:
@@ -444,12 +482,13 @@ class ConversationRedactor(LayoutSink):
                 own.release(decided, self.ready)
                 own.forget_payloads(decided)
         if len(self.observer.connection.violations) > 0:
+            self.note_violations()
             self.observer.take_violations()
 
     def decided(self, side: i64) -> int:
         """The position before which every byte of a side is known to be structure or not."""
         if self.prefix_left[side] > 0:
-            return self.sides[side].received
+            return 0
         websocket = self.observer.websocket
         if websocket is None or websocket.state != FRAMES:
             return self.position(side, self.observer.connection.direction(side).offset)
@@ -463,18 +502,26 @@ class ConversationRedactor(LayoutSink):
 
     def rewrite_heads(self) -> None:
         """Replace the HTTP heads of a WebSocket upgrade, complete or not."""
+        websocket = self.observer.websocket
+        keeps_path = (
+            self.redaction.keep_names
+            and websocket is not None
+            and websocket.state == FRAMES
+            and self.is_certain()
+        )
         for own in self.sides:
-            data = own.first_bytes(MAX_HEAD_BYTES)
+            start = self.prefixes[own.side]
+            data = own.first_bytes(start + MAX_HEAD_BYTES)[start:]
             if data[:4] != HTTP_FIRST_BYTES[own.side]:
                 continue
             size = http_head_size(data, MAX_HEAD_BYTES)
             head = data if size < 0 else data[:size]
-            start = self.prefixes[own.side]
-            if self.redaction.payload == FULL and not self.redaction.hash_names:
+            if self.redaction.payload == FULL and keeps_path:
                 new = head
             else:
-                new = redacted_head(head, not self.redaction.hash_names)
-            own.spans.insert(0, Span(start, start + len(head), new))
+                new = redacted_head(head, keeps_path)
+            own.add_span(start, start + len(head), new)
+            own.unsorted = True
 
     # LayoutSink
 
@@ -493,7 +540,7 @@ class ConversationRedactor(LayoutSink):
         own.searched = self.observer.connection.direction(side).frames_missing
         if own.searched:
             self.searched = True
-            if self.redaction.strict:
+            if self.leaves_headers_out(side):
                 return
         websocket = self.observer.websocket
         if websocket is None or websocket.state != FRAMES:
@@ -551,13 +598,16 @@ class ConversationRedactor(LayoutSink):
         text_size = int(head.text_size)
         if text_size <= 0 or text_at < 0 or text_at + text_size > len(body):
             text_size = 0
+        is_name = p.effects[head.kind] == OPENS
         new = bytearray(Content(self.redaction).replace(body) if text_size == 0 else body)
+        if text_size == 0 and is_name and self.redaction.payload in (FULL, HEAD):
+            new[:] = self.redaction.name(body, False)  # it is, or has, a part of the name
         if text_size > 0:
             if self.redaction.payload != FULL:
                 new[:] = BLANK * len(body)
             text = body[text_at : text_at + text_size]
-            if p.effects[head.kind] == OPENS:
-                text = self.redaction.name(text, not own.searched)
+            if is_name:
+                text = self.redaction.name(text, not own.searched and self.is_certain())
             else:
                 text = self.redaction.text(text)
             new[text_at : text_at + text_size] = text
@@ -579,7 +629,7 @@ class ConversationRedactor(LayoutSink):
         self, side: i64, offset: i64, pos: i64, size: i64, structure: list[tuple[int, int]]
     ) -> None:
         own = self.sides[side]
-        if own.searched and self.redaction.strict:
+        if self.leaves_headers_out(side):
             return
         position = self.position(side, offset)
         own.spans.append(Span(position, position, None, position + int(size)))
@@ -590,7 +640,10 @@ class ConversationRedactor(LayoutSink):
         websocket = self.observer.websocket
         if len(data) == 0 or (websocket is not None and websocket.state == FRAMES):
             return
+        if self.leaves_headers_out(side):
+            return
         own = self.sides[side]
+        own.searched = self.observer.connection.direction(side).frames_missing
         position = self.position(side, offset)
         p = self.observer.protocol
         head = FrameHeader()
@@ -657,6 +710,8 @@ class ConversationRedactor(LayoutSink):
         payload_size: i64,
         key: bytes | None,
     ) -> None:
+        if self.leaves_headers_out(side):
+            return
         own = self.sides[side]
         position = self.position(side, offset)
         own.add_span(position, position + int(size))
@@ -667,6 +722,8 @@ class ConversationRedactor(LayoutSink):
     def websocket_control(
         self, side: i64, offset: i64, opcode: i64, payload: bytes, key: bytes | None
     ) -> None:
+        if self.leaves_headers_out(side):
+            return
         own = self.sides[side]
         position = self.position(side, offset)
         kept = 2 if opcode == CLOSE else 0

@@ -161,7 +161,10 @@ class RecordingProxy:
             self.disk_full_queue = DiskFullQueue(sink, self._on_disk_full)
         self.stats = ProxyStats()
         self.observer = observer
-        self.comment = hint_comment(protocol or None, "middle")
+        named = protocol
+        if redaction is not None and "profile" in parse_protocol(protocol).options:
+            named = ""  # a profile is a path of this host
+        self.comment = hint_comment(named or None, "middle")
         if note:
             self.comment += f"\n{note}"
         self.failure = ""

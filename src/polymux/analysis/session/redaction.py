@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polymux.analysis.detection.detector import Detection, select_protocol
-from polymux.analysis.detection.sample import PeekedSession, may_begin_client_hello
-from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.detection.other_protocols import (
+    detect_other_protocol,
+    websocket_upgrade_status,
+)
+from polymux.analysis.detection.sample import (
+    PeekedSession,
+    SessionSample,
+    may_begin_client_hello,
+)
+from polymux.analysis.options import AnalysisOptions, check_protocol_string
 from polymux.analysis.session.analyzer import CLOSED_STREAMS_REMEMBERED, begins_in_middle
 from polymux.analysis.tls.session import read_client_hello
 from polymux.capture import TcpSession
@@ -18,7 +27,10 @@ from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.redaction import ConversationRedactor, Redaction
 from polymux.core.side import Vantage
-from polymux.protocols.registry import create
+from polymux.core.websocket.handshake import NOT_UPGRADE
+from polymux.protocols.registry import BadProtocolString, create, parse_protocol
+
+MAX_REMEMBERED_HINTS = 64
 
 
 @dataclass(slots=True)
@@ -28,6 +40,7 @@ class RedactedSession:
     Attributes:
         protocol: As which it was decoded; None: all its payload is blank.
         tls: Whether that is because it is inside TLS.
+        mismatch: Or because its bytes contradict the protocol that was named.
         blanked_bytes: In which no frame was decoded.
         searched: Whether frames were found by searching for their start.
         unlike_headers: Places where decoding stopped and now may stop for another reason.
@@ -37,6 +50,7 @@ class RedactedSession:
 
     protocol: str | None = None
     tls: bool = False
+    mismatch: bool = False
     blanked_bytes: int = 0
     searched: bool = False
     unlike_headers: int = 0
@@ -63,10 +77,11 @@ def redact_session(
     detection = select_protocol(session, options, sample)
     if detection.protocol is None:
         return RedactedSession(blanked_bytes=sum(session.reassembled_bytes))
+    observer = _new_observer(session, detection)
+    if detection.mismatch or _is_other_protocol(observer, sample.skipping(detection.skip_bytes)):
+        return RedactedSession(mismatch=True, blanked_bytes=sum(session.reassembled_bytes))
     result = RedactedSession(detection.protocol)
-    redactor = ConversationRedactor(
-        _new_observer(session, detection), redaction, detection.skip_bytes
-    )
+    redactor = ConversationRedactor(observer, redaction, detection.skip_bytes)
     first = -1
     for batch in peeked.batches():
         events, start = batch.events, 0
@@ -86,10 +101,30 @@ def redact_session(
     result.blanked_bytes = redactor.blanked_bytes
     result.searched = redactor.searched
     result.unlike_headers = redactor.unlike_headers
-    nameable = detection.skip_bytes == (0, 0) and "profile=" not in detection.protocol
-    if session.protocol_hint is None and nameable and first >= 0:  # a profile has a path
+    nameable = detection.skip_bytes == (0, 0) and is_shareable_protocol(detection.protocol)
+    if not is_shareable_protocol(session.protocol_hint or "") and nameable and first >= 0:
         result.hint = (first, hint_comment(detection.protocol))
     return result
+
+
+@lru_cache(MAX_REMEMBERED_HINTS)
+def is_shareable_protocol(text: str) -> bool:
+    """Whether a text is a protocol string without a profile, which is a path."""
+    try:
+        if "profile" in parse_protocol(text).options:
+            return False
+        check_protocol_string(text)
+    except BadProtocolString:
+        return False
+    return True
+
+
+def _is_other_protocol(observer: Observer, sample: SessionSample) -> bool:
+    """Whether a well-known protocol begins like this, even if the named one could do so too."""
+    heads = sample.head(0), sample.head(1)
+    if observer.websocket is not None and websocket_upgrade_status(*heads) != NOT_UPGRADE:
+        return False
+    return detect_other_protocol(*heads) != ""
 
 
 def _new_observer(session: TcpSession, detection: Detection) -> Observer:

@@ -11,11 +11,13 @@ the host where it was taken, `polymux: sensor=web-1`, or has the section's hardw
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable
 
 PREFIX = "polymux:"
 VANTAGES = ("dialer", "acceptor", "middle")
-ENTRY_NAMES = ("protocol", "vantage", "recording", "file", "sensor", "hardware")
 MAX_FILE_DIGITS = 18  # of the number of a file in its recording: it fits 64 bits
+_RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def hint_comment(protocol: str | None = None, vantage: str | None = None) -> str:
@@ -68,10 +70,19 @@ def read_sensor(text: str) -> str:
     return entries.get("sensor") or entries.get("hardware") or ""
 
 
-def only_hints(text: str) -> str:
-    """The entries of a comment that are read here, without any other text; "" if there are none."""
+def anonymous_hints(text: str, is_protocol: Callable[[str], bool]) -> str:
+    """A comment with no words of its author's own; "" if nothing is left of it.
+
+    Kept are a protocol if `is_protocol`, a known vantage, and the place in a recording with an id
+    as polymux writes it; not the sensor and the hardware, which name hosts.
+    """
     entries = _entries(text)
-    kept = [f"{name}={entries[name]}" for name in ENTRY_NAMES if entries.get(name)]
+    protocol, vantage = entries.get("protocol", ""), entries.get("vantage", "")
+    recording, file = read_recording(text)
+    kept = [f"protocol={protocol}"] if protocol and is_protocol(protocol) else []
+    kept += [f"vantage={vantage}"] if vantage in VANTAGES else []
+    if _RECORDING_ID.fullmatch(recording):
+        kept += [f"recording={recording}", f"file={file}"]
     return f"{PREFIX} {'; '.join(kept)}" if kept else ""
 
 

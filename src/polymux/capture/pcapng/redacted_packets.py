@@ -9,7 +9,7 @@ was wrong stays wrong, so that readers that verify checksums see the same packet
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from polymux.capture.packets.checksum import (
     fold,
@@ -24,6 +24,7 @@ from polymux.capture.packets.decoder import (
     link_layer,
 )
 from polymux.capture.packets.packet_refs import CAPTURED_BITS, CAPTURED_MASK
+from polymux.capture.pcapng.comments import anonymous_hints
 from polymux.capture.pcapng.rewrite import CaptureEdit
 
 _MAX_FLOWS = 65536  # of a table; it is replaced when it is full
@@ -71,6 +72,7 @@ class RedactedPackets(CaptureEdit):
         spool: The new payload.
         comment: Of the first section.
         hints: Comments by an offset in the packet that gets them.
+        is_protocol: Whether a comment's protocol may be kept: it names a protocol and nothing else.
 
     Attributes:
         left_out: Packets that were left out.
@@ -80,16 +82,26 @@ class RedactedPackets(CaptureEdit):
     keeps_secrets = False
     keeps_others = False
 
-    def __init__(self, spool: PayloadSpool, comment: str, hints: dict[int, str]) -> None:
+    def __init__(
+        self,
+        spool: PayloadSpool,
+        comment: str,
+        hints: dict[int, str],
+        is_protocol: Callable[[str], bool],
+    ) -> None:
         self.section_comment = comment
         self.left_out = 0
         self._spool = spool
+        self._is_protocol = is_protocol
         self._hints = sorted(hints.items())
         self._next_hint = 0
         self._table = PacketTable(_MAX_FLOWS)
 
     def touches(self, offset: int, size: int) -> bool:
         return True
+
+    def kept_comment(self, text: str) -> str:
+        return anonymous_hints(text, self._is_protocol)
 
     def change(
         self, offset: int, data: bytes, original_length: int, link_type: int

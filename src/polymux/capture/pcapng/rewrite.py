@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from polymux.capture.io.paths import AnyPath, one_path
@@ -25,7 +25,6 @@ from polymux.capture.pcapng.block_types import (
     SIMPLE_PACKET,
 )
 from polymux.capture.pcapng.blocks import interface, packet_ends, section
-from polymux.capture.pcapng.comments import only_hints
 from polymux.capture.pcapng.new_file import new_capture
 from polymux.core.errors import CaptureError
 
@@ -45,9 +44,8 @@ _PACKET_BLOCKS = (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET)
 # Where options begin in the blocks whose comments may be left out.
 _STATISTICS = 5
 _OPTION_STARTS = {SECTION: 24, INTERFACE: 16, _STATISTICS: 20}
-# Codes and sizes of options that are read: hardware; time resolution and offset; counts; flags.
-_READ_OPTIONS = {
-    SECTION: {2: 0},
+# Codes and sizes of options that are read: time resolution and offset; counts; flags.
+_READ_OPTIONS: dict[int, dict[int, int]] = {
     INTERFACE: {9: 1, 14: 8},
     _STATISTICS: {2: 8, 3: 8, 4: 8, 5: 8},
     ENHANCED_PACKET: {2: 4},
@@ -59,8 +57,8 @@ class CaptureEdit:
 
     Attributes:
         section_comment: added to the first section.
-        keeps_options: whether options that reading does not depend on are copied, such as comments
-            that are no hints of polymux.
+        keeps_options: whether options that reading does not depend on are copied. If not, comments
+            are copied as `kept_comment` returns them, and the hardware of a section is left out.
         keeps_secrets: whether decryption secrets are copied.
         keeps_others: whether blocks that are not read here, such as name resolution, and malformed
             packet blocks are copied.
@@ -80,6 +78,10 @@ class CaptureEdit:
     ) -> tuple[bytes, Sequence[str]] | None:
         """The packet's new bytes, as many as before, and the comments to add; None: left out."""
         return data, ()
+
+    def kept_comment(self, text: str) -> str:
+        """What is left of a comment unless `keeps_options`; "": nothing."""
+        return ""
 
 
 @dataclass(slots=True)
@@ -331,8 +333,8 @@ class _Copy:
             head = struct.pack(f"{order}IIIIIII", kind, 0, 0, 0, 0, captured, length)
         else:
             old = data[first + padded : pos + size - 4]
-        kept = None if edit.keeps_options else _READ_OPTIONS.get(kind, {})
-        tail = bytes(padded - captured) + _with_comments(old, comments, order, kept)
+        new = self.changed_options(kind, old, comments)
+        tail = bytes(padded - captured) + new
         total = struct.pack(f"{order}I", len(head) + captured + len(tail) + 4)
         return [
             (head[:4] + total + head[8:], -1), (packet, base + first), (tail + total, -1),
@@ -345,39 +347,49 @@ class _Copy:
             return None
         old = data[pos + start : pos + size - 4]
         kind = struct.unpack_from(f"{self.order}I", data, pos)[0]
-        kept = None if self.edit.keeps_options else _READ_OPTIONS.get(kind, {})
-        new = _with_comments(old, comments, self.order, kept)
+        new = self.changed_options(kind, old, comments)
         total = struct.pack(f"{self.order}I", start + len(new) + 4)
         fixed = data[pos + 8 : pos + start]
         if data[pos : pos + 4] == b"\x0a\x0d\x0d\x0a":  # the length of a section may change
             fixed = fixed[:8] + _UNKNOWN_LENGTH
         return [(data[pos : pos + 4] + total + fixed + new + total, -1)]
 
+    def changed_options(self, kind: int, old: bytes, comments: Sequence[str]) -> bytes:
+        """The options of a block in the copy, with comments added."""
+        edit, order = self.edit, self.order
+        if edit.keeps_options:
+            return _with_comments(old, comments, order)
+        sizes = _READ_OPTIONS.get(kind, {})
+        kept = bytearray()
+        hints: list[str] = []
+        for code, value in _options(old, order):
+            if code == _COMMENT:
+                hints.append(edit.kept_comment(value.decode(errors="replace")))
+            elif sizes.get(code) == len(value):
+                kept += _option(code, value, order)
+        return _with_comments(bytes(kept), [*filter(None, hints), *comments], order)
 
-def _with_comments(
-    old: bytes, comments: Sequence[str], order: str, kept_sizes: dict[int, int] | None = None
-) -> bytes:
-    """Options with comments added.
 
-    With `kept_sizes`, only hints and options of these codes and sizes (0: any) are kept.
-    """
-    kept = bytearray()
+def _options(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
+    """Codes and values of the options of a block, up to their end or a malformed one."""
     pos = 0
-    while len(old) - pos >= 4:
-        code, size = struct.unpack_from(f"{order}HH", old, pos)
-        if code == 0 or size > len(old) - pos - 4:
+    while len(data) - pos >= 4:
+        code, size = struct.unpack_from(f"{order}HH", data, pos)
+        if code == 0 or size > len(data) - pos - 4:
             break
-        end = pos + 4 + size + -size % 4
-        if kept_sizes is None:
-            kept += old[pos:end]
-        elif code == _COMMENT:
-            hint = only_hints(old[pos + 4 : pos + 4 + size].decode(errors="replace")).encode()
-            if hint:
-                kept += struct.pack(f"{order}HH", code, len(hint)) + hint + bytes(-len(hint) % 4)
-        elif kept_sizes.get(code) in (0, size):
-            kept += old[pos : pos + 4 + size] + bytes(-size % 4)
-        pos = end
+        yield code, data[pos + 4 : pos + 4 + size]
+        pos += 4 + size + -size % 4
+
+
+def _option(code: int, value: bytes, order: str) -> bytes:
+    return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
+def _with_comments(old: bytes, comments: Sequence[str], order: str) -> bytes:
+    """Options with comments added."""
+    kept = bytearray()
+    for code, value in _options(old, order):
+        kept += _option(code, value, order)
     for text in comments:
-        value = text.encode()[:_MAX_OPTION_BYTES]
-        kept += struct.pack(f"{order}HH", _COMMENT, len(value)) + value + bytes(-len(value) % 4)
+        kept += _option(_COMMENT, text.encode()[:_MAX_OPTION_BYTES], order)
     return bytes(kept) + bytes(4) if kept else b""

@@ -41,7 +41,7 @@ from polymux.cli.support.tls_options import (
     listening_tls_options,
 )
 from polymux.core.errors import CaptureError
-from polymux.core.redaction import Redaction
+from polymux.core.redaction import FULL, Redaction
 from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
 from polymux.record.crash_recovery import recover_partial_captures
@@ -159,7 +159,7 @@ def record(
     insecure: bool,
     keep_secrets: bool,
     payload: tuple[str, int],
-    names: str,
+    names: str | None,
     sensor: str,
     top_url: str | None,
     verbose: bool,
@@ -219,13 +219,15 @@ def record(
 
 
 def requested_redaction(
-    payload: tuple[str, int], names: str, protocol: str, keep_secrets: bool
+    payload: tuple[str, int], names: str | None, protocol: str, keep_secrets: bool
 ) -> Redaction | None:
     """What is recorded of the content; None for all of it.
 
     Raises:
         click.UsageError: It cannot be left out of this recording.
     """
+    if names is None and payload[0] == FULL:
+        names = "keep"
     redaction = make_redaction(payload, names)
     if redaction is None:
         return None
@@ -241,10 +243,15 @@ def requested_redaction(
 
 
 def section_comment(sensor: str, note: str, redaction: Redaction | None) -> str:
-    """The comment of the recording as a whole."""
-    lines = [note, recording_comment(sensor)]
-    if redaction is not None:
-        lines.append(redaction_comment(redaction))
+    """The comment of the recording as a whole; without content, it does not name the host.
+
+    Raises:
+        click.UsageError: --sensor has no effect, or is malformed.
+    """
+    if redaction is not None and sensor:
+        raise click.UsageError("--sensor: not with --payload or --names, which name no host")
+    comment = recording_comment(sensor)
+    lines = [note, comment if redaction is None else redaction_comment(redaction)]
     return "\n".join(line for line in lines if line)
 
 

@@ -11,7 +11,11 @@ from typing import IO
 
 import click
 
-from polymux.analysis.session.redaction import redact_session
+from polymux.analysis.session.redaction import (
+    RedactedSession,
+    is_shareable_protocol,
+    redact_session,
+)
 from polymux.capture.pcapng.redacted_packets import PayloadSpool, RedactedPackets
 from polymux.capture.pcapng.rewrite import rewrite
 from polymux.cli.commands.annotate import only_capture
@@ -32,7 +36,7 @@ from polymux.core.redaction import Redaction
 
 
 @click.command(
-    epilog="Example: polymux redact talk.pcapng -o talk-shared.pcapng --names hash",
+    epilog="Example: polymux redact talk.pcapng -o talk-shared.pcapng",
     no_args_is_help=True,
 )
 @click.argument("capture")
@@ -65,7 +69,7 @@ def redact(
     capture: str,
     out: str,
     payload: tuple[str, int],
-    names: str,
+    names: str | None,
     strict: bool,
     protocol: str,
     ports: tuple[str, ...],
@@ -73,20 +77,20 @@ def redact(
     """Copy CAPTURE to a new pcapng file without the content of its streams.
 
     Times, addresses, sizes and the headers of all frames stay as they are, so the copy has the
-    same streams, frames, stalls and violations. Content is replaced by as many other bytes. What
-    cannot be decoded, sessions inside TLS included, is replaced as a whole; packets that are not
-    TCP, comments, TLS secrets and names of hosts are left out.
+    same streams, frames, stalls and violations. Content and names of streams are replaced by as
+    many other bytes. What cannot be decoded, sessions inside TLS included, is replaced as a whole;
+    packets that are not TCP, comments, TLS secrets and names of hosts and sensors are left out.
     """
     redaction = make_redaction(payload, names, strict)
     if redaction is None:
-        raise click.UsageError("--payload full changes nothing without --names hash")
+        raise click.UsageError("--payload full with --names keep changes nothing")
     request = CaptureRequest((only_capture(capture),), protocol, ports)
     if os.path.lexists(out):
         raise CaptureError("exists already; choose another name", out)
     with open_spool(out) as spool:
         payloads = PayloadSpool(spool.fileno())
         counts, hints, code = redact_sessions(request, redaction, payloads)
-        edit = RedactedPackets(payloads, redaction_comment(redaction), hints)
+        edit = RedactedPackets(payloads, redaction_comment(redaction), hints, is_shareable_protocol)
         done = rewrite(request.files[0], out, edit)
     if done.damage:
         warn(f"{capture}: the copy ends at {done.damage}")
@@ -128,7 +132,7 @@ def redact_sessions(
                 warn(f"{session.dialer} to {session.acceptor}: left blank from here on: {problem}")
                 run.exit_code = EXIT_UNREADABLE
                 continue
-            counts["decoded" if done.protocol else "TLS" if done.tls else "undecoded"] += 1
+            counts[kind_of(done)] += 1
             counts["blanked"] += done.blanked_bytes
             counts["unlike"] += done.unlike_headers
             counts["searched"] += done.searched and not redaction.strict
@@ -136,6 +140,13 @@ def redact_sessions(
             if text:
                 hints[place] = text
     return counts, hints, run.exit_code
+
+
+def kind_of(done: RedactedSession) -> str:
+    """Under which word a session is counted."""
+    if done.protocol:
+        return "decoded"
+    return "TLS" if done.tls else "mismatch" if done.mismatch else "undecoded"
 
 
 def print_result(out: str, counts: Counter[str], packets: int, left_out: int) -> None:
@@ -151,6 +162,11 @@ def print_result(out: str, counts: Counter[str], packets: int, left_out: int) ->
     if counts["undecoded"]:
         undecoded = plural(counts["undecoded"], "session")
         lines.append(f"{undecoded} of no known protocol: nothing of the payload is left")
+    if counts["mismatch"]:
+        lines.append(
+            f"{plural(counts['mismatch'], 'session')} of another protocol than the one that is "
+            "named: nothing of the payload is left"
+        )
     if counts["blanked"]:
         lines.append(f"{plural(counts['blanked'], 'byte')} in which no frame was decoded: replaced")
     if counts["searched"]:

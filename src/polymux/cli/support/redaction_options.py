@@ -35,20 +35,29 @@ def payload_option(default: str) -> Callable[[Callback], Callback]:
 
 
 def names_option(command: Callback) -> Callback:
-    """Add --names; the command receives `names: str`."""
+    """Add --names; the command receives `names: str | None`."""
     add: Callable[[Callback], Callback] = click.option(
-        "--names", type=click.Choice(["keep", "hash"]), default="keep", show_default=True,
-        help="Whether names of streams are written as they are, or as hashes.",
+        "--names", type=click.Choice(["hash", "keep"]),
+        help="How names of streams are written: as hashes, which is the default where content is "
+        "left out, or as they are, unless what is taken for a name may be content.",
     )  # fmt: skip
     return add(command)
 
 
-def make_redaction(payload: tuple[str, int], names: str, strict: bool = False) -> Redaction | None:
-    """What the options ask for, with a new random key; None if everything is kept."""
+def make_redaction(
+    payload: tuple[str, int], names: str | None, strict: bool = False
+) -> Redaction | None:
+    """What the options ask for, with a new random key; None if everything is kept.
+
+    Args:
+        payload: As `parse_payload` returns it.
+        names: "keep"; all else is "hash".
+        strict: See `Redaction`.
+    """
     form, head_bytes = payload
     if form == FULL and names == "keep":
         return None
-    return Redaction(form, os.urandom(KEY_BYTES), head_bytes, names == "hash", strict)
+    return Redaction(form, os.urandom(KEY_BYTES), head_bytes, names == "keep", strict)
 
 
 def redaction_comment(redaction: Redaction) -> str:
