@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.protocols.test_vectors import VECTORS, Vector, cuts, label, load, observe, steps_of
 
-from polymux.core.events import EventSink
 from polymux.core.observer import Observer
 from polymux.core.protocol import Protocol
 from polymux.core.redaction import (
@@ -20,7 +19,6 @@ from polymux.core.redaction import (
     Span,
 )
 from polymux.core.side import Vantage
-from polymux.core.streams import StreamState
 from polymux.core.websocket.frames import encode_frame
 from polymux.protocols.registry import create, protocol_names
 from polymux.testing.conversations import MODELS
@@ -93,29 +91,16 @@ def test_every_vector_has_the_same_frames_streams_and_violations(name: str) -> N
             assert without_texts(observe(vector, new), names) == expected, label(vector)
 
 
-class ContentOf(EventSink):
-    """Collects the content and the names of a conversation."""
+def contents(conversation: ModelConversation) -> list[bytes]:
+    """The content of every frame, as the models wrote it."""
+    frames = [frame for direction in conversation.directions for frame in direction.frames]
+    return [f.data[len(f.data) - f.payload_size :] for f in frames if f.payload_size]
 
-    def __init__(self) -> None:
-        self.found: list[bytes] = []
-        self.names: set[bytes] = set()
 
-    def opened(self, sender: int, stream: StreamState) -> None:
-        if stream.name is not None:
-            self.names.add(stream.name)
-
-    def content(
-        self, sender: int, stream: StreamState, data: bytes, start: int, end: int, final: bool
-    ) -> None:
-        self.found.append(data[start:end])
-
-    def aborted(self, sender: int, stream: StreamState, text: bytes) -> None:
-        self.found.append(text)
-
-    def control(
-        self, sender: int, stream: StreamState | None, kind: int, amount: int, text: bytes
-    ) -> None:
-        return
+def names_of(observer: Observer) -> list[bytes]:
+    """The names of all streams that an observer has seen."""
+    streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
+    return [stream.name for stream in streams if stream.name]
 
 
 def observed(make: Callable[[], Protocol], pieces: Pieces, lost: frozenset[int]) -> list[object]:
@@ -156,8 +141,7 @@ def test_no_content_survives_in_random_conversations_with_and_without_gaps(
         pieces = [(side, bytes(data)) for side, data in conversation.traces["middle"].chunks]
         chance = random.Random(seed)
         lost = frozenset(n for n in range(4, len(pieces)) if chance.random() < loss)
-        sink = ContentOf()
-        whole = Observer(conversation.model.observer_protocol(Vantage.MIDDLE), False, sink)
+        whole = Observer(conversation.model.observer_protocol(Vantage.MIDDLE))
         for number, (side, data) in enumerate(pieces):
             whole.feed(side, data, number)
 
@@ -169,8 +153,8 @@ def test_no_content_survives_in_random_conversations_with_and_without_gaps(
         new = redact(make(), pieces, redaction, lost)
         unequal += observed(make, new, lost) != observed(make, pieces, lost)
         kept = [b"".join(data for side, data in new if side == n) for n in (0, 1)]
-        secret = set().union(*[windows(piece) for piece in sink.found])
-        names = set().union(*[windows(piece) for piece in sink.names])
+        secret = set().union(*[windows(piece) for piece in contents(conversation)])
+        names = set().union(*[windows(piece) for piece in names_of(whole)])
         for data in kept if name != "mplex" or not loss else ():  # a start found by mistake
             assert not (windows(data) & secret) - names - windows(b"\xff" * 20)
         if lost:
