@@ -133,12 +133,7 @@ def collect(
     SIGTERM or SIGHUP. Files left by a collector that was killed are published when the next one
     starts with the same --out. Exit code 5 if the disk failed.
     """
-    if len(protocols) not in (1, len(urls)):
-        raise click.UsageError("give one --protocol for all, or one for each --listen")
-    if len(protocols) == 1:
-        protocols *= len(urls)
-    for text in protocols:
-        parse_protocol(text)
+    protocols = one_for_each(protocols, urls)
     check_origins(origins, urls)
     senders, token = allowed_clients(allow, urls, client_ca), read_token(token_file)
     context_tls = listening_context(urls, cert, key, client_ca, crl)
@@ -186,6 +181,15 @@ def collect(
     with queued_output(), open_audit_log(audit) as audit_log:
         code = asyncio.run(run())
     context.exit(code)
+
+
+def one_for_each(protocols: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the protocol of each URL; raise UsageError if it is not known which that is."""
+    if len(protocols) not in (1, len(urls)):
+        raise click.UsageError("give one --protocol for all, or one for each --listen")
+    for text in protocols:
+        parse_protocol(text)
+    return protocols * len(urls) if len(protocols) == 1 else protocols
 
 
 def collector_counters(collector: Collector) -> dict[str, int]:
