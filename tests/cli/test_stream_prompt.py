@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from polymux.aio import Session, YamuxSession, pipe
+from polymux.aio import serve as polymux_serve
+from polymux.cli.support.stream_prompt import MAX_ENDED_STREAMS, ConnectionLost, StreamPrompt
+from polymux.core.errors import SessionClosed
 
 MAIN = "from polymux.cli import main; main()"
 DEADLINE_SECONDS = 60.0
@@ -233,3 +243,111 @@ def test_what_is_typed_into_serve_goes_to_the_stream_chosen_there(
     client.stdout.close()
     terminal.key("C-c")
     terminal.wait_for("ENDED-0$")  # after the ^C that the terminal shows
+
+
+def test_control_c_while_it_connects_ends_it_at_once(terminal: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        terminal.start("connect", url, "--protocol", "nerdbank:version=2", "--timeout", "100")
+        listener.settimeout(DEADLINE_SECONDS)
+        connection, _ = listener.accept()  # which never answers
+        with connection:
+            connection.settimeout(DEADLINE_SECONDS)
+            assert connection.recv(1)  # of the handshake
+            pressed = time.monotonic()
+            terminal.key("C-c")
+            terminal.wait_for("ENDED-130$")
+            assert time.monotonic() - pressed < 5
+
+
+def test_control_c_at_the_prompt_leaves_a_child_alone(terminal: Terminal) -> None:
+    child = shlex.join([sys.executable, "-c", MAIN, "serve", "stdio:", "--action", "echo"])
+    terminal.start("connect", f"exec:{child} --protocol mplex", "--protocol", "mplex")
+    terminal.wait_for("^polymux>")
+    terminal.type("/open x")
+    terminal.wait_for("^d1 x open$")
+    terminal.type("before")
+    terminal.wait_for("^d1 x: before$")
+    terminal.key("C-c")
+    terminal.wait_for(r"\^C$")
+    terminal.type("after")
+    terminal.wait_for("^d1 x: after$")
+    terminal.key("C-d")
+    terminal.wait_for("^ENDED-0$")
+
+
+def test_old_streams_that_have_ended_are_forgotten(
+    terminal: Terminal, serve: list[EchoServer]
+) -> None:
+    start(terminal, serve, "streamux")
+    last = MAX_ENDED_STREAMS + 3
+    for number in range(1, last + 1):
+        terminal.type(f"question {number}")
+        if number % 10 == 0 or number == last:
+            terminal.wait_for(rf"^r{number}: question {number}$")
+    terminal.type("/switch r1")
+    terminal.wait_for("no stream 'r1'")
+    terminal.type("/switch r10")
+    terminal.wait_for("^r10>$")
+    terminal.key("C-d")
+    terminal.wait_for("^ENDED-0$")
+
+
+def test_a_session_goes_on_while_the_terminal_is_stopped(terminal: Terminal) -> None:
+    async def work() -> None:
+        sessions: asyncio.Queue[Session] = asyncio.Queue()
+
+        async def handle(session: Session) -> None:
+            sessions.put_nowait(session)
+            await session.wait_closed()
+
+        async with await polymux_serve(handle, "tcp://127.0.0.1:0", protocol="yamux") as server:
+            terminal.start("connect", server.url, "--protocol", "yamux")
+            session = await sessions.get()
+            assert isinstance(session, YamuxSession)  # the protocol above
+            await asyncio.to_thread(terminal.wait_for, "^polymux>")
+            stream = await session.open()
+            await stream.send(b"first\n")
+            await asyncio.to_thread(terminal.wait_for, "first$")
+            terminal.key("C-s")
+            for number in range(20):
+                await stream.send(b"line %d\n" % number)
+                await session.ping()
+            terminal.key("C-q")
+            await asyncio.to_thread(terminal.wait_for, "line 19$")
+            terminal.key("C-d")
+            await asyncio.to_thread(terminal.wait_for, "^ENDED-0$")
+
+    async def limited() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await work()
+
+    asyncio.run(limited())
+
+
+def test_a_line_that_was_read_when_the_connection_was_lost_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    peers: list[Session] = []
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Session]:
+        client, peer = await pipe("mplex")
+        loops.append(asyncio.get_running_loop())
+        peers.append(peer)
+        async with client:
+            yield client
+
+    def read(prompt: str) -> str:
+        loops[0].call_soon_threadsafe(peers[0].abort)
+        with suppress(ConnectionLost):
+            threading.Event().wait(DEADLINE_SECONDS)
+        while not loops[0].is_closed():
+            time.sleep(0.005)
+        return "/open x"
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("builtins.input", read)
+    with pytest.raises(SessionClosed):
+        StreamPrompt(connect).run()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
@@ -29,6 +31,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 READ_SIZE = 65536  # bytes
 MAX_LINE_BYTES = 1 << 20  # bytes; a longer line is split
 MAX_QUEUED_PIECES = 8  # pieces of standard input that are read ahead
+FOREGROUND_POLL_SECONDS = 0.2  # between two attempts to read a terminal in the background
 
 
 backlog_option = click.option(
@@ -169,10 +172,7 @@ class StdinReader:
         """
         partial_line = b""
         while True:
-            try:
-                data = os.read(sys.stdin.fileno(), READ_SIZE)
-            except (OSError, ValueError, AttributeError):  # closed, or there is none
-                data = b""
+            data = self._read_piece()
             if self._lines:
                 *complete_lines, partial_line = (partial_line + data).split(b"\n")
                 for line in complete_lines:
@@ -188,6 +188,18 @@ class StdinReader:
                 self._enqueue(None)
                 return
 
+    def _read_piece(self) -> bytes:
+        """Read once; nothing at the end. Where SIGTTIN is ignored, wait for the foreground."""
+        failed_in_foreground = False  # once, it may have come there just after it failed
+        while True:
+            try:
+                return os.read(sys.stdin.fileno(), READ_SIZE)
+            except (OSError, ValueError, AttributeError) as problem:  # closed, or there is none
+                if getattr(problem, "errno", 0) != errno.EIO or failed_in_foreground:
+                    return b""
+            failed_in_foreground = not _in_background()
+            time.sleep(FOREGROUND_POLL_SECONDS)
+
     def _put_when_free(self, piece: bytes) -> None:
         self._free_slots.acquire()
         self._enqueue(piece)
@@ -195,6 +207,14 @@ class StdinReader:
     def _enqueue(self, piece: bytes | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: the command is ending
             self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
+
+
+def _in_background() -> bool:
+    """Whether standard input is a terminal with another process group in the foreground."""
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # no terminal, or it is gone
+        return False
 
 
 async def input_pieces(

@@ -157,6 +157,12 @@ class QueuedOutput(io.RawIOBase):
                 return
             await asyncio.sleep(ROOM_POLL_SECONDS)
 
+    def wait_written(self) -> None:
+        """Wait until all is written, or a write has failed. For threads without an event loop."""
+        with self._changed:
+            while self._queue:
+                self._changed.wait()
+
     def finish(self, patience: float) -> None:
         """Wait until all is written, or nothing was for `patience` seconds; then stop.
 

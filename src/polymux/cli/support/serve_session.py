@@ -41,6 +41,7 @@ class ServeAction:
             else None
         )
         self._reading: asyncio.Task[None] | None = None
+        self.sessions = 0  # so far
 
     def read_typed(self) -> None:
         """Begin to read what is typed, on a terminal, until the event loop ends."""
@@ -78,7 +79,8 @@ class ReceivedStream:
             self.file.write(data)
         elif self.served.action.prints:
             await wait_for_room(STUCK_SECONDS)
-            self.served.action.print_data(self.label, self.name, data)
+            shown = self.served.typed_name(self.stream)
+            self.served.action.print_data(shown, self.name, data)
 
     def __enter__(self) -> ReceivedStream:
         return self
@@ -112,6 +114,15 @@ class ServedSession:
         self.session = session
         self.streams = 0
         self.received_bytes = 0
+        action.sessions += 1
+        self._number = action.sessions
+
+    def typed_name(self, stream: Stream) -> str:
+        """The label of a stream; on a terminal, with the session's number from the second on."""
+        label = stream.state.label()
+        return (
+            label if self.action.typed is None or self._number == 1 else f"{label}/{self._number}"
+        )
 
     async def run(self) -> None:
         """Serve until the session ends. Errors of the session are printed, not raised."""
@@ -145,16 +156,17 @@ class ServedSession:
                 request = await stream.read()
                 await received.add(request)
                 if self.action.typed is not None:
-                    await stream.reply(await self.action.typed.reply(stream))
+                    name = self.typed_name(stream)
+                    await stream.reply(await self.action.typed.reply(name, stream))
                 else:
                     await stream.reply(request if echoes else b"")
         elif isinstance(session, OmnistreamsSession):
             back = await session.open(stream.state.name or b"") if echoes else None
             await self.copy_stream(stream, back)
         elif self.action.typed is not None:
-            with self.action.typed.offered(stream):
+            with self.action.typed.offered(self.typed_name(stream), stream):
                 await self.copy_stream(stream, None)
-                await stream.end()
+            await stream.end()
         else:
             await self.copy_stream(stream, stream if echoes else None)
             await stream.end()

@@ -11,8 +11,9 @@ import readline
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TypeVar
@@ -20,6 +21,7 @@ from typing import TypeVar
 from polymux.aio import MinmuxSession, OmnistreamsSession, Session, Stream, StreamuxSession
 from polymux.cli.support.line_editing import line_editing
 from polymux.cli.support.peer_io import escape_terminal
+from polymux.cli.support.queued_output import queue_of, queued_output, wait_for_room
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.text.sanitize import escape_hidden
 
@@ -34,10 +36,12 @@ COMMANDS = {
     "/help": "this list",
 }
 MAX_NAME_SHOWN = 40  # characters
+MAX_ENDED_STREAMS = 100  # that /list still shows
+CLEAR_LINE = "\r\x1b[K"
 
 
 class ConnectionLost(Exception):
-    """The session ended while a line was read."""
+    """The session ended while a line was read, or while a command waited for it."""
 
 
 @dataclass
@@ -50,6 +54,15 @@ class PromptStream:
     task: asyncio.Task[None] | None = None
     sends: bool = False
     state: str = "open"
+
+    def is_over(self) -> bool:
+        """Whether nothing more is sent or received; the stream itself is then let go."""
+        if self.task is not None and not self.task.done():
+            return False
+        if self.stream is not None and not self.stream.state.over and self.state != "reset":
+            return False
+        self.stream = self.task = None
+        return True
 
     def __str__(self) -> str:
         name = escape_hidden(self.name, MAX_NAME_SHOWN)
@@ -71,7 +84,10 @@ class StreamPrompt:
         self._session: Session | None = None
         self._requests = 0
         self._prompt = ""  # what is shown while a line is read; "" while none is
+        self._waiting = False  # the main thread waits, for a line or for the loop
+        self._leaving = False  # the main thread no longer waits for the session
         self._stop = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._main = threading.main_thread().ident or 0
@@ -82,7 +98,14 @@ class StreamPrompt:
         Raises:
             PolymuxError: The peer cannot be reached, or the connection was lost.
         """
+        with queued_output():
+            self._run()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
         previous = signal.signal(signal.SIGUSR1, self._on_lost)
+        self._serving = self._loop.create_task(self._serve())
         thread = threading.Thread(target=self._run_loop, daemon=True)
         thread.start()
         try:
@@ -93,19 +116,29 @@ class StreamPrompt:
         except ConnectionLost:
             pass
         finally:
+            self._leaving = True
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._stop.set)
+                self._loop.call_soon_threadsafe(self._end_session)
             thread.join(5)
             signal.signal(signal.SIGUSR1, previous)
-        if self._failure is not None:
-            raise self._failure
 
     # The main thread
 
     def _on_lost(self, number: int, frame: FrameType | None) -> None:
-        if self._prompt:
-            self._prompt = ""
+        if self._waiting:
+            self._waiting = False
             raise ConnectionLost
+
+    @contextmanager
+    def _interrupted_if_lost(self) -> Iterator[None]:
+        """Raise ConnectionLost in the block, or before it, when the session has ended."""
+        self._waiting = True  # from now on, `_on_lost` raises
+        try:
+            if self._failure is not None:  # its signal may have come before
+                raise ConnectionLost
+            yield
+        finally:
+            self._waiting = False
 
     def _words(self) -> list[str]:
         return [*COMMANDS, *self._streams]
@@ -113,17 +146,14 @@ class StreamPrompt:
     def _read_lines(self) -> None:
         self._print("a line is sent to the stream of the prompt; /open opens one, /help says more")
         while self._failure is None:
-            self._prompt = f"{self._current or 'polymux'}> "
             try:
-                line = input(self._prompt)
+                line = self._read_line()
             except EOFError:
                 sys.stdout.write("\n")
                 return
             except KeyboardInterrupt:  # drops what was typed
                 sys.stdout.write("^C\n")
                 continue
-            finally:
-                self._prompt = ""
             try:
                 if line.strip() == "/quit":
                     return
@@ -132,6 +162,18 @@ class StreamPrompt:
                 self._print("interrupted")
             except (PolymuxError, ValueError) as problem:
                 self._print(f"polymux: {escape_hidden(str(problem))}")
+
+    def _read_line(self) -> str:
+        output = queue_of(sys.stdout)
+        with self._interrupted_if_lost():
+            if output is not None:
+                output.wait_written()  # the prompt, which is not queued, comes after it
+            self._prompt = f"{self._current or 'polymux'}> "
+            try:
+                # What is printed from now on shows the prompt again, perhaps before `input` does.
+                return input(f"\x01{CLEAR_LINE}\x02{self._prompt}")
+            finally:
+                self._prompt = ""
 
     def _run_line(self, line: str) -> None:
         word, _, argument = line.strip().partition(" ")
@@ -167,35 +209,54 @@ class StreamPrompt:
 
     def _call(self, work: Coroutine[object, object, Result]) -> Result:
         """Run something in the loop, and wait for it; Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future: Future[Result] | None = None
         try:
-            return future.result()
+            with self._interrupted_if_lost():
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                return future.result()
         except KeyboardInterrupt:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
+        except RuntimeError:
+            if future is None:  # the loop is closed
+                raise ConnectionLost from None
+            raise
+        finally:
+            if future is None:
+                work.close()
 
     # Both threads
 
     def _print(self, text: str) -> None:
         """Print lines above the line that is being typed."""
         typed = f"{self._prompt}{readline.get_line_buffer()}" if self._prompt else ""
-        clear = "\r\x1b[K" if typed else ""
+        clear = CLEAR_LINE if typed else ""
         sys.stdout.write(f"{clear}{text}\n{typed}")
         sys.stdout.flush()
 
     # The thread of the loop
 
     def _run_loop(self) -> None:
+        assert self._serving is not None  # created before this thread
+        # Ctrl-C is for the line that is typed. A child of `exec:`, which is in the same process
+        # group, inherits the mask of this thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(self._serving)
         except BaseException as problem:  # raised by `run`, in the main thread
             self._failure = problem
         finally:
             self._ready.set()
             self._loop.close()
-            if self._failure is not None and self._prompt:
+            if self._failure is not None and not self._leaving:
                 signal.pthread_kill(self._main, signal.SIGUSR1)
+
+    def _end_session(self) -> None:
+        if self._session is None and self._serving is not None:  # it still connects
+            self._serving.cancel()
+        self._stop.set()
 
     async def _serve(self) -> None:
         async with self._connect() as session:
@@ -222,10 +283,20 @@ class StreamPrompt:
 
     def _add(self, stream: Stream, sends: bool, receives: bool = True) -> PromptStream:
         entry = PromptStream(stream.state.label(), stream.name, stream, sends=sends)
-        self._streams[entry.label] = entry
+        self._list_entry(entry)
         if receives:
             entry.task = asyncio.get_running_loop().create_task(self._show(entry, stream))
         return entry
+
+    def _list_entry(self, entry: PromptStream) -> None:
+        """List a new entry, and forget the oldest of those that are over if they are many."""
+        self._streams.pop(entry.label, None)
+        over = [former.label for former in self._streams.values() if former.is_over()]
+        for label in over[: max(0, len(over) - MAX_ENDED_STREAMS)]:
+            del self._streams[label]
+            if self._current == label:
+                self._current = ""
+        self._streams[entry.label] = entry
 
     async def _show(self, entry: PromptStream, stream: Stream) -> None:
         """Print what a stream receives."""
@@ -233,6 +304,7 @@ class StreamPrompt:
             async for piece in stream:
                 for line in escape_terminal(piece).removesuffix("\n").split("\n"):
                     self._print(f"{entry}: {line}")
+                await wait_for_room()
             entry.state = "ended by the peer"
         except PolymuxError as problem:
             entry.state = escape_hidden(str(problem))
@@ -267,12 +339,14 @@ class StreamPrompt:
             self._requests += 1
             entry = PromptStream(f"r{self._requests}", "", sends=False, state="waiting")
             entry.task = asyncio.get_running_loop().create_task(self._request(entry, data))
-            self._streams[entry.label] = entry
+            self._list_entry(entry)
             self._current = entry.label
             return
         entry = self._chosen()
-        if entry.stream is None or not entry.sends:
+        if not entry.sends:
             raise ValueError(f"{entry} is only read; /switch to another, or /open one")
+        if entry.stream is None:
+            raise ValueError(f"{entry} is over: {entry.state}; /switch to another, or /open one")
         keeps_lines = not isinstance(session, OmnistreamsSession)
         await entry.stream.send(data + b"\n" if keeps_lines else data)
 
@@ -280,6 +354,7 @@ class StreamPrompt:
         assert isinstance(self._session, StreamuxSession)  # the caller checked it
         try:
             reply = await self._session.request(data)
+            await wait_for_room()
             for line in escape_terminal(reply).removesuffix("\n").split("\n"):
                 self._print(f"{entry}: {line}")
             entry.state = "answered"
@@ -291,12 +366,16 @@ class StreamPrompt:
             self._print(f"{entry} {entry.state}")
 
     async def _end(self, entry: PromptStream) -> None:
-        if entry.stream is None or not entry.sends:
+        if not entry.sends:
             raise ValueError(f"{entry} is only read; /reset stops it")
+        if entry.stream is None:
+            raise ValueError(f"{entry} is over: {entry.state}")
         await entry.stream.end()
         entry.state = "ended"
 
     async def _reset(self, entry: PromptStream) -> None:
+        if entry.stream is None and entry.task is None:
+            raise ValueError(f"{entry} is over: {entry.state}")
         if entry.stream is not None:
             entry.stream.abort_with_reason("reset at the prompt")
         if entry.task is not None:
