@@ -166,3 +166,45 @@ def test_a_missing_library_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) ->
         prometheus_text(Meter())
     assert str(problem.value).endswith("pip install 'polymux[metrics]'")
     assert "\n" not in str(problem.value)
+
+
+def mplex_streams(count: int) -> bytes:
+    """Messages of three bytes on so many new streams."""
+    opened = b"".join(bytes([number << 3, 0]) for number in range(count))
+    return opened + b"".join(bytes([number << 3 | 2, 3]) + b"abc" for number in range(count))
+
+
+def test_a_state_lists_a_bounded_number_of_sessions_and_streams_and_counts_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polymux.metrics.meter.MAX_LISTED_SESSIONS", 3)
+    monkeypatch.setattr("polymux.metrics.meter.MAX_LISTED_STREAMS", 20)
+    meter = Meter()
+    sessions = [Session() for _ in range(10)]
+    for count, session in enumerate(sessions):
+        meter.begun(session)
+        session.endpoint.receive(mplex_streams(count) + bytes.fromhex("7a00"), 0.0)
+    sessions[9].endpoint.receive(bytes([8 << 3 | 2, 2]) + b"de", 0.0)
+    state = meter.state()
+    violations = next(family for family in meter.collect() if family.name == "violations")
+    assert state["totals"] == {
+        "sessions": 10, "streams": 45, "open_streams": 45, "waiting_streams": 45,
+        "frames": 2 * 45 + 11, "bytes": 7 * 45 + 2 * 10 + 4,
+        "violations": sum(violations.values.values()),
+    }  # fmt: skip
+    assert state["left_out"] == {"sessions": 7, "streams": 45 - 20}
+    listed = state["sessions"]
+    assert isinstance(listed, list)
+    assert [session["open_streams"] for session in listed] == [9, 8, 7]
+    assert sum(len(session["streams"]) for session in listed) == 20
+    assert listed[0]["streams"][0]["unread_bytes"] == 5
+
+
+def test_a_long_name_is_cut_in_a_state() -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    session.endpoint.receive(b"\x00\xe8\x07" + b"n" * 1000, 0.0)
+    listed = meter.state()["sessions"]
+    assert isinstance(listed, list)
+    assert listed[0]["streams"][0]["name"] == "n" * 256

@@ -135,6 +135,22 @@ def test_a_capture_with_any_name_is_one_word_of_a_command(
     assert words == ["polymux", "ls", name, "--session", "77aa01c2deadbeef"]
 
 
+@pytest.mark.parametrize(("files", "can_annotate"), [(["a.pcapng"], 1), (["a.pcap", "b.pcap"], 0)])
+def test_only_one_capture_can_be_annotated(
+    files: list[str], can_annotate: int, tmp_path: Path, open_alone: Opener
+) -> None:
+    stage = Stage()
+    play = Play(stage, "77aa01c2deadbeef", capture=files)
+    play.stream("d1", "short")
+    play.frame(0, "dialer", "MessageInitiator", "d1", 100)
+    play.end(1000)
+    write_report(stage.write(tmp_path / "tables"), tmp_path / "report.html")
+    page = open_alone(tmp_path / "report.html")
+    commands = [shlex.split(command) for command in texts(page, "#commands-list code")]
+    assert ["polymux", "ls", *files, "--session", "77aa01c2deadbeef"] in commands
+    assert sum(words[1] == "annotate" for words in commands) == can_annotate
+
+
 def test_a_cause_of_stalls_has_a_page_with_what_to_do(told: Path, open_alone: Opener) -> None:
     page = open_alone(told)
     page.run(

@@ -8,8 +8,8 @@ keeps totals, never the session object.
 from __future__ import annotations
 
 import heapq
-from dataclasses import fields
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation
@@ -23,7 +23,10 @@ LIMIT_NAMES = frozenset(entry.name for entry in fields(Limits)) | TIMEOUT_NAMES
 UNKNOWN_RULE = "other"  # label for names that are neither a limit nor a known rule
 MAX_PEERS = 1000  # peers with a label of their own; more share one
 FURTHER_PEERS = "other"
-MAX_LISTED_STREAMS = 4096  # of a session, in `Meter.state`
+# In one answer of `Meter.state`, which the program's event loop has to make.
+MAX_LISTED_SESSIONS: Final = 1000
+MAX_LISTED_STREAMS: Final = 4096  # of all listed sessions together
+MAX_LISTED_NAME_BYTES: Final = 256  # of a stream's name
 
 
 class MeteredSession(Protocol):
@@ -112,16 +115,94 @@ class Meter:
     def state(self) -> dict[str, object]:
         """Return the open sessions and their streams, as plain data: for `StateSocket`.
 
-        Of a session with more than MAX_LISTED_STREAMS streams, those with the most data waiting
-        are listed. Names and addresses are those of the peers, and not escaped.
+        At most MAX_LISTED_SESSIONS sessions are listed, those with the most waiting streams, then
+        with the most bytes; and of these at most MAX_LISTED_STREAMS streams in all, those with the
+        most data waiting, then with the most bytes. `left_out` has how many are not listed;
+        `totals` includes them. Names and addresses are those of the peers, and not escaped; a name
+        is cut to MAX_LISTED_NAME_BYTES.
         """
+        seen = [OpenSession.of(number, session) for number, session in list(self._open.items())]
+        sessions = seen
+        if len(seen) > MAX_LISTED_SESSIONS:
+            sessions = heapq.nlargest(MAX_LISTED_SESSIONS, seen, key=OpenSession.rank)
+        streams = listed_streams(sessions)
+        open_streams = sum(len(each.streams) for each in seen)
         return {
             "kind": "sessions",
-            "ended_sessions": sum(self._totals["sessions_begun"].values.values()) - len(self._open),
-            "sessions": [
-                session_state(number, session) for number, session in list(self._open.items())
-            ],
+            "ended_sessions": sum(self._totals["sessions_begun"].values.values()) - len(seen),
+            "totals": {
+                "sessions": len(seen),
+                "streams": sum(each.session.endpoint.connection.next_serial for each in seen),
+                "open_streams": open_streams,
+                "waiting_streams": sum(each.waiting_streams for each in seen),
+                "frames": sum(each.frames_sent + each.frames_received for each in seen),
+                "bytes": sum(each.bytes_sent + each.bytes_received for each in seen),
+                "violations": sum(sum(each.violations().values()) for each in seen),
+            },
+            "left_out": {
+                "sessions": len(seen) - len(sessions),
+                "streams": open_streams - sum(map(len, streams.values())),
+            },
+            "sessions": [session_state(each, streams[each.number]) for each in sessions],
         }
+
+
+@dataclass(slots=True)
+class OpenSession:
+    """A session at the moment of `Meter.state`; `number` tells it from the others.
+
+    `streams` are open, or have data that is not sent or not read. A stream waits if it has data
+    that was not read, or that there is no credit to send.
+    """
+
+    number: int
+    session: MeteredSession
+    streams: list[StreamState]
+    waiting_streams: int
+    frames_sent: int
+    frames_received: int
+    bytes_sent: int
+    bytes_received: int
+
+    @staticmethod
+    def of(number: int, session: MeteredSession) -> OpenSession:
+        endpoint = session.endpoint
+        own, peer = endpoint.side, 1 - endpoint.side
+        causality = endpoint.protocol.causality
+        streams = []
+        waiting = 0
+        for stream in endpoint.protocol.streams.all():
+            buffers = stream.buffers
+            if buffers is not None and (buffers.unread_bytes or buffers.queued_bytes):
+                streams.append(stream)
+                waiting += bool(buffers.unread_bytes or not buffers.scheduled)
+            elif not stream.over:
+                streams.append(stream)
+        return OpenSession(
+            number, session, streams, waiting,
+            causality.frames_sent(own), causality.frames_sent(peer),
+            session.bytes_sent, endpoint.connection.direction(peer).total_bytes,
+        )  # fmt: skip
+
+    def rank(self) -> tuple[int, int]:
+        """What is listed first if not all can be."""
+        return self.waiting_streams, self.bytes_sent + self.bytes_received
+
+    def violations(self) -> dict[str, int]:
+        """How often the peer broke each rule."""
+        hits = self.session.endpoint.counters.hits
+        return {name: count for name, count in list(hits.items()) if name not in LIMIT_NAMES}
+
+
+def listed_streams(sessions: list[OpenSession]) -> dict[int, list[StreamState]]:
+    """The streams to list, by the number of their session: MAX_LISTED_STREAMS at most."""
+    if sum(len(each.streams) for each in sessions) <= MAX_LISTED_STREAMS:
+        return {each.number: each.streams for each in sessions}
+    streams = ((each.number, stream) for each in sessions for stream in each.streams)
+    found: dict[int, list[StreamState]] = {each.number: [] for each in sessions}
+    for number, stream in heapq.nlargest(MAX_LISTED_STREAMS, streams, key=stream_rank):
+        found[number].append(stream)
+    return found
 
 
 def labels_of(session: MeteredSession) -> Labels:
@@ -176,57 +257,46 @@ def is_blocked(stream: StreamState) -> bool:
     return buffers is not None and buffers.queued_bytes > 0 and not buffers.scheduled
 
 
-def session_state(number: int, session: MeteredSession) -> dict[str, object]:
-    """The state of one session for `Meter.state`; `number` tells it from the others."""
+def session_state(each: OpenSession, streams: list[StreamState]) -> dict[str, object]:
+    """The state of one session for `Meter.state`, with those of its streams that are listed."""
+    session = each.session
     endpoint = session.endpoint
-    own, peer = endpoint.side, 1 - endpoint.side
-    causality = endpoint.protocol.causality
-    connection = endpoint.connection
-    streams = [stream for stream in endpoint.protocol.streams.all() if is_listed(stream)]
-    listed = streams
-    if len(streams) > MAX_LISTED_STREAMS:
-        listed = heapq.nlargest(MAX_LISTED_STREAMS, streams, key=waiting_bytes)
     return {
-        "id": f"{number:x}",
+        "id": f"{each.number:x}",
         "protocol": endpoint.protocol.name,
         "side": labels_of(session)[1],
         "peer": session.peer,
-        "stream_count": connection.next_serial,
-        "open_streams": len(streams),
-        "frames_sent": causality.frames_sent(own),
-        "frames_received": causality.frames_sent(peer),
-        "bytes_sent": session.bytes_sent,
-        "bytes_received": connection.direction(peer).total_bytes,
+        "stream_count": endpoint.connection.next_serial,
+        "open_streams": len(each.streams),
+        "waiting_streams": each.waiting_streams,
+        "frames_sent": each.frames_sent,
+        "frames_received": each.frames_received,
+        "bytes_sent": each.bytes_sent,
+        "bytes_received": each.bytes_received,
         "queued_bytes": endpoint.scheduler.ready_bytes,
         "unread_bytes": endpoint.receive_queue.unread_bytes,
         "read_pauses": session.read_pauses,
-        "violations": {
-            name: count
-            for name, count in list(endpoint.counters.hits.items())
-            if name not in LIMIT_NAMES
-        },
-        "streams": [stream_state(stream, own) for stream in listed],
+        "violations": each.violations(),
+        "streams": [stream_state(stream, endpoint.side) for stream in streams],
     }
 
 
-def is_listed(stream: StreamState) -> bool:
-    """Whether a stream is open, or has data that is not sent or not read."""
-    return not stream.over or waiting_bytes(stream) > 0
-
-
-def waiting_bytes(stream: StreamState) -> int:
+def stream_rank(numbered: tuple[int, StreamState]) -> tuple[int, int]:
+    """What is listed first if not all can be: where data waits, then where most was sent."""
+    stream = numbered[1]
     buffers = stream.buffers
-    return 0 if buffers is None else int(buffers.queued_bytes + buffers.unread_bytes)
+    waiting = 0 if buffers is None else buffers.queued_bytes + buffers.unread_bytes
+    return int(waiting), int(stream.half(0).content_bytes + stream.half(1).content_bytes)
 
 
 def stream_state(stream: StreamState, own: int) -> dict[str, object]:
     """The state of one stream; `own` is the side of this process."""
-    buffers = stream.buffers
+    buffers, name = stream.buffers, stream.name
     half, peer_half = stream.half(own), stream.half(1 - own)
     credit = half.credit_granted - half.credit_spent if half.credit_granted >= 0 else None
     return {
         "key": stream.label(),
-        "name": None if stream.name is None else stream.name.decode(errors="replace"),
+        "name": None if name is None else name[:MAX_LISTED_NAME_BYTES].decode(errors="replace"),
         "bytes_sent": half.content_bytes,
         "bytes_received": peer_half.content_bytes,
         "frames": half.frames + peer_half.frames,

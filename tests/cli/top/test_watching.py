@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,42 @@ def test_two_recordings_in_a_directory_are_both_read(
         recording.close(5)
     (totals,) = once(run, str(tmp_path))["totals"]
     assert totals["sessions"] == 2
+
+
+def test_a_directory_with_more_recordings_than_descriptors_is_read(
+    tmp_path: Path,
+) -> None:
+    recording = Recording(tmp_path / "a.pcapng")
+    for side, data, at in CLEAN:
+        recording.send(side, data, at)
+    recording.close(5)
+    content = (tmp_path / "a.pcapng").read_bytes()
+    for number in range(200):
+        name = chr(97 + number // 20) + chr(97 + number % 20)
+        (tmp_path / f"{name}.pcapng").write_bytes(content)
+    limited = ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *POLYMUX]
+    ran = subprocess.run(
+        [*limited, "top", "--once", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[0])["sessions"] == 201
+
+
+def test_what_is_no_capture_is_an_error_if_there_is_nothing_else(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    (tmp_path / "text.pcapng").write_text("this is some text and no capture\n" * 10)
+    for path in (tmp_path / "text.pcapng", tmp_path):
+        ran = run("top", "--once", str(path))
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err.endswith("text.pcapng: not a capture: neither pcapng nor pcap\n")
+    recording = Recording(tmp_path / "one.pcapng")
+    for side, data, at in CLEAN:
+        recording.send(side, data, at)
+    recording.close(5)
+    (totals,) = once(run, str(tmp_path))["totals"]
+    assert totals["sessions"] == 1
+    assert totals["status"] == "stopped: not a capture: neither pcapng nor pcap"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +232,81 @@ def test_a_stream_of_a_program_that_has_no_credit_says_so(tmp_path: Path) -> Non
                 await sending
                 await stream.end()
         await server.close()
+
+    in_loop(check)
+
+
+class AnsweringClient(StateClient):
+    """Gives one prepared answer after the other."""
+
+    def __init__(self, *answers: dict[str, object]) -> None:
+        self.url = "unix:///app.sock"
+        self._answers = list(answers)
+
+    def request(self) -> dict[str, object]:
+        return self._answers.pop(0)
+
+
+def answer_with(
+    *names: str, at: float, violations: int = 1, left_out: int = 0
+) -> dict[str, object]:
+    """The answer of a program with sessions of these names, each with so many violations."""
+    session = {
+        "protocol": "mplex", "side": "acceptor", "peer": "x", "stream_count": 0, "open_streams": 0,
+        "waiting_streams": 0, "frames_sent": 0, "frames_received": 0, "bytes_sent": 9000,
+        "bytes_received": 0, "violations": {"mplex.id-reused": violations}, "streams": [],
+    }  # fmt: skip
+    sums = dict.fromkeys(("streams", "open_streams", "waiting_streams", "frames", "bytes"), 0)
+    return {
+        "kind": "sessions",
+        "made_at": at,
+        "ended_sessions": 0,
+        "totals": {"sessions": len(names) + left_out, "violations": 0, **sums},
+        "left_out": {"sessions": left_out, "streams": 0},
+        "sessions": [{"id": name, **session} for name in names],
+    }
+
+
+def test_a_later_session_by_the_same_id_has_findings_of_its_own() -> None:
+    watch = MeterWatch(
+        AnsweringClient(answer_with("a", at=1.0), answer_with(at=2.0), answer_with("a", at=3.0))
+    )
+    assert [len(watch.state().findings) for _ in range(3)] == [1, 1, 2]
+
+
+def test_a_session_that_was_left_out_for_a_while_brings_no_findings_and_no_rate_of_its_past() -> (
+    None
+):
+    watch = MeterWatch(
+        AnsweringClient(
+            answer_with("a", at=1.0, left_out=1),
+            answer_with("b", at=3.0, left_out=1),
+            answer_with("a", at=5.0, left_out=1),
+            answer_with("a", at=7.0, violations=3),
+        )
+    )
+    states = [watch.state() for _ in range(4)]
+    assert [line.rate for state in states for line in state.sessions] == [0.0] * 4
+    assert states[0].extra == "2 open sessions of this program; not listed: 1 session, 0 streams"
+    assert [finding.text for finding in states[3].findings] == [
+        "the peer broke mplex.id-reused",
+        "the peer broke mplex.id-reused (2 times)",
+    ]
+
+
+def test_a_program_that_cannot_tell_its_state_is_an_error(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path / 'app.sock'}"
+
+    def state() -> dict[str, object]:
+        raise RuntimeError("no database")
+
+    async def check() -> None:
+        async with StateSocket(url, state):
+            loop = asyncio.get_running_loop()
+            client = await loop.run_in_executor(None, StateClient, url)
+            with pytest.raises(polymux.Unreachable, match="cannot tell its state: RuntimeError"):
+                await loop.run_in_executor(None, client.request)
+            client.close()
 
     in_loop(check)
 

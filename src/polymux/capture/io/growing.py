@@ -12,6 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from polymux.capture.io.atomic_write import PART_SUFFIX, names_file
@@ -36,6 +37,7 @@ class GrowingCapture(CapturePipe):
 
     `read` returns None while there is nothing new, and b"" at the end of a recording: once its only
     file was published. The end of a rotation, and of a file that never was a `.part`, is not known.
+    The file of a rotation that was published and read is closed, and opened again if it grows.
 
     Args:
         path: what to call the recording.
@@ -52,6 +54,8 @@ class GrowingCapture(CapturePipe):
         self.is_recording = False
         """Whether a recorder has the current file open, as far as its name shows."""
         self._file = -1
+        # Device and inode of the current file while it is closed, but may still grow.
+        self._closed_file: tuple[int, int] | None = None
         self._was_part = False
         self._list = files
         self._rotates = rotates
@@ -71,7 +75,7 @@ class GrowingCapture(CapturePipe):
     def read_raw(self) -> bytes | None:
         """The next bytes as they are stored; see `read`."""
         while True:
-            if self._file < 0 and not self._open_next():
+            if self._file < 0 and not self._open_again() and not self._open_next():
                 return None
             try:
                 data = os.read(self._file, CHUNK_BYTES)
@@ -94,6 +98,10 @@ class GrowingCapture(CapturePipe):
             if size < self._position:
                 raise CaptureError("became shorter while it was read", self.path, size)
             if not self._at_end_of_file():
+                if self._rotates and not self.is_recording and self._is_read_up():
+                    status = os.fstat(self._file)
+                    self._closed_file = (status.st_dev, status.st_ino)
+                    self.close()
                 return None
             self.close()
             if not self._rotates:
@@ -119,6 +127,29 @@ class GrowingCapture(CapturePipe):
     def _unread_files(self) -> list[str]:
         return [name for name in self._list() if name.removesuffix(PART_SUFFIX) not in self._done]
 
+    def _open_again(self) -> bool:
+        """Open the file that was closed when it was read up; False if it did not grow.
+
+        A file that is gone, or another one by its name, did not grow.
+        """
+        if self._closed_file is None:
+            return False
+        try:
+            status = os.stat(self._published_name)
+            if (status.st_dev, status.st_ino) != self._closed_file:
+                return False
+            if status.st_size == self._position:
+                return False
+            fd = os.open(self._published_name, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return False
+        except OSError as failure:
+            raise CaptureError(f"cannot be read: {failure.strerror}", self.path) from None
+        os.lseek(fd, self._position, os.SEEK_SET)
+        self._file = fd
+        self._closed_file = None
+        return True
+
     def _open_next(self) -> bool:
         """Open the next file of the recording; False if there is none yet."""
         for name in self._unread_files():
@@ -132,6 +163,7 @@ class GrowingCapture(CapturePipe):
                 os.close(fd)
                 raise CaptureError("is not a regular file", name)
             self._file = fd
+            self._closed_file = None
             self._first_file = not self._done
             self._at_start = True
             self._published_name = name.removesuffix(PART_SUFFIX)
@@ -144,18 +176,13 @@ class GrowingCapture(CapturePipe):
 
 
 def growing_captures(path: str) -> list[GrowingCapture]:
-    """The recordings at `path`: a file, its `.part`, the files of a rotation, or a directory.
-
-    In a directory, files with the same name but for their numbers are one recording; files that
-    appear later are found by `new_recordings`.
+    """The recordings at `path`: a file, its `.part`, or the files of a rotation.
 
     Raises:
         CaptureError: There is nothing to read.
     """
     if is_url(path):
         raise CaptureError("only local files can be watched while they are written", path)
-    if os.path.isdir(path):
-        return new_recordings(path, set())
     part = path + PART_SUFFIX
     if os.path.exists(path) or os.path.exists(part):
         return [GrowingCapture(path, lambda: [path if os.path.exists(path) else part], False)]
@@ -165,23 +192,40 @@ def growing_captures(path: str) -> list[GrowingCapture]:
     found = _recordings(os.path.dirname(path))
     key = (os.path.basename(stem), extension)
     if key in found:
-        return [_rotation(os.path.dirname(path), key)]
+        folder = os.path.dirname(path)
+        return [GrowingCapture(path, lambda: _recordings(folder).get(key, []), True)]
     raise CaptureError("no such file, nor files of a rotation by this name", path)
 
 
-def new_recordings(folder: str, known: set[tuple[str, str]]) -> list[GrowingCapture]:
-    """The recordings in a directory that are not `known`; adds them to `known`."""
-    made = []
-    for key in sorted(_recordings(folder)):
-        if key not in known:
-            known.add(key)
-            made.append(_rotation(folder, key))
-    return made
+class CaptureFolder:
+    """The recordings in a directory, which share one listing of it.
 
+    Files with the same name but for their numbers are one recording.
 
-def _rotation(folder: str, key: tuple[str, str]) -> GrowingCapture:
-    name = os.path.join(folder, key[0] + key[1])
-    return GrowingCapture(name, lambda: _recordings(folder).get(key, []), True)
+    Raises:
+        CaptureError: It cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: set[tuple[str, str]] = set()
+        self._files = _recordings(path)
+
+    def list_again(self) -> None:
+        """Look which files there are now, for all recordings. CaptureError as for the class."""
+        self._files = _recordings(self._path)
+
+    def new_recordings(self) -> list[GrowingCapture]:
+        """Those that were found since the last call."""
+        made = []
+        for key in sorted(self._files.keys() - self._known):
+            self._known.add(key)
+            name = os.path.join(self._path, key[0] + key[1])
+            made.append(GrowingCapture(name, partial(self._files_of, key), True))
+        return made
+
+    def _files_of(self, key: tuple[str, str]) -> list[str]:
+        return self._files.get(key, [])
 
 
 def _recordings(folder: str) -> dict[tuple[str, str], list[str]]:

@@ -48,12 +48,13 @@ class CapturePipe:
 
     def _read_first(self) -> bytes | None:
         """Detect the compression from the first four bytes."""
-        data = self.read_raw()
-        if data is None:
-            return None
-        self._compressed += data
-        if data and len(self._compressed) < 4:
-            return None
+        while len(self._compressed) < 4:
+            data = self.read_raw()
+            if data is None:
+                return None
+            if not data:
+                break
+            self._compressed += data
         self._compression_known = True
         self.compression = detect_compression(self._compressed[:4])
         if self.compression:

@@ -14,6 +14,7 @@ from polymux.capture.io.paths import is_url
 from polymux.cli.support.capture_options import CaptureRequest, selection_options
 from polymux.cli.support.output import json_line
 from polymux.cli.top.state import TopState
+from polymux.core.errors import CaptureError
 
 if TYPE_CHECKING:
     from polymux.cli.top.terminal import Screen
@@ -98,12 +99,18 @@ def open_watch(request: CaptureRequest) -> Watch:
 
 
 def print_once(watch: Watch) -> None:
-    """Read what there is, and print totals, sessions, streams and findings as JSON lines."""
+    """Read what there is, and print totals, sessions, streams and findings as JSON lines.
+
+    Raises:
+        CaptureError: Nothing of it is a capture.
+    """
     for pause in (SETTLE_SECONDS, 0.0):
         while watch.pump(1.0):
             pass
         time.sleep(pause)  # then a protocol that is not decided yet is decided by what there is
     state = watch.state()
+    if state.failure:
+        raise CaptureError(state.failure)
     totals = {"what": state.title, "status": state.status, **asdict(state.totals)}
     json_line({"table": "totals", **totals})
     for table in ("sessions", "streams", "findings"):

@@ -15,7 +15,7 @@ from polymux.analysis.schema.tables import SIDES
 from polymux.analysis.session.live_tracker import LiveTracker, SessionView
 from polymux.analysis.tracking.live_streams import HalfView, StreamView
 from polymux.capture import FlowFilter
-from polymux.capture.io.growing import GrowingCapture, growing_captures, new_recordings
+from polymux.capture.io.growing import CaptureFolder, GrowingCapture, growing_captures
 from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.io.sources import STDIN
 from polymux.capture.live_reader import LiveCapture, LiveSession
@@ -36,7 +36,7 @@ from polymux.cli.top.state import (
 from polymux.report.render.wording import STALL_HEADLINES, Stall, stall_sentence, violation_text
 
 IDLE_SECONDS: Final = 0.2  # without data, after which undecided protocols are decided
-LISTING_SECONDS: Final = 1.0  # between two looks for new recordings in a directory
+LISTING_SECONDS: Final = 0.2  # at least, between two listings of a directory
 
 
 class _Recording:
@@ -64,11 +64,24 @@ class _Recording:
         self.grew = False  # something was read after everything there was had been read
         self.was_idle = False
 
+    def close(self) -> None:
+        if isinstance(self.source, GrowingCapture):
+            self.source.close()
+
+    @property
+    def problem(self) -> str:
+        """Why it was not read to its end; "" if it was, or still is."""
+        summary = self.capture.summary
+        if not self.ended or summary.status == WHOLE:
+            return ""
+        return summary.error or summary.status
+
     def step(self) -> bool:
         """Take the next item. False if there was none."""
         item = next(self.items, False)
         if item is False:
             self.ended = True
+            self.close()
             return False
         assert not isinstance(item, bool)  # an iterator of sessions
         now = time.monotonic()
@@ -104,8 +117,7 @@ class CaptureWatch:
         self.extra = ""
         self._request = request
         self._options = options
-        self._folder = path if os.path.isdir(path) else ""
-        self._known: set[tuple[str, str]] = set()
+        self._folder = CaptureFolder(path) if os.path.isdir(path) else None
         self._listed_at = time.monotonic()
         self._findings: deque[FindingLine] = deque(maxlen=MAX_FINDINGS)
         self._ended: deque[SessionLine] = deque(maxlen=MAX_ENDED_SESSIONS)
@@ -119,27 +131,27 @@ class CaptureWatch:
                 else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             )
             sources: list[CapturePipe] = [CapturePipe(path, self._pipe_fd, 0.0)]
-        elif self._folder:
-            sources = [*new_recordings(self._folder, self._known)]
+        elif self._folder is not None:
+            sources = [*self._folder.new_recordings()]
         else:
             sources = [*growing_captures(path)]
         self._recordings = [_Recording(source, options, request, self) for source in sources]
 
     def close(self) -> None:
         for recording in self._recordings:
-            if isinstance(recording.source, GrowingCapture):
-                recording.source.close()
+            recording.close()
         if self._pipe_fd >= 0:
             os.close(self._pipe_fd)
 
     def pump(self, seconds: float) -> bool:
         """Read for at most `seconds`. Return whether there is more to read at once."""
         deadline = time.monotonic() + seconds
-        if self._folder and time.monotonic() - self._listed_at >= LISTING_SECONDS:
+        if self._folder is not None and time.monotonic() - self._listed_at >= LISTING_SECONDS:
+            self._folder.list_again()
             self._listed_at = time.monotonic()
             self._recordings += [
                 _Recording(source, self._options, self._request, self)
-                for source in new_recordings(self._folder, self._known)
+                for source in self._folder.new_recordings()
             ]
         more = True
         while more:
@@ -212,6 +224,9 @@ class CaptureWatch:
             line.rate = self._rates.of(line.session_id)
         state.rate = self._rates.of(None)
         state.sessions += self._ended
+        if self._recordings and all(r.problem for r in self._recordings) and not totals.sessions:
+            first = self._recordings[0]
+            state.failure = f"{first.source.path}: {first.problem}"
         return state
 
     def _now_of(self, recording: _Recording, now_s: float) -> int:
@@ -227,13 +242,9 @@ class CaptureWatch:
         return recording.grew or not isinstance(source, GrowingCapture) or source.is_recording
 
     def _status(self) -> str:
-        problems = [
-            recording.capture.summary.error
-            for recording in self._recordings
-            if recording.ended and recording.capture.summary.status != WHOLE
-        ]
-        if problems:
-            return f"stopped: {problems[0]}"
+        problem = next((r.problem for r in self._recordings if r.problem), "")
+        if problem:
+            return f"stopped: {problem}"
         if not self._recordings:
             return "no captures yet"
         if any(map(self._is_live, self._recordings)):

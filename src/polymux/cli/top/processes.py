@@ -24,6 +24,7 @@ from polymux.cli.top.state import (
     SessionLine,
     StreamLine,
     TopState,
+    Totals,
 )
 from polymux.cli.top.state_client import StateClient
 from polymux.core.errors import CaptureError
@@ -105,7 +106,8 @@ class MeterWatch:
         self._client = client
         self._rates = Rates()
         self._stalled_since: dict[tuple[str, str], float] = {}
-        self._violations: dict[tuple[str, str], int] = {}
+        self._violations: dict[str, dict[str, int]] = {}  # of the last answer, by session
+        self._all_listed = True  # whether the last answer had every open session
         self._findings: deque[FindingLine] = deque(maxlen=MAX_FINDINGS)
         self._gone = ""
         self._last = TopState(client.url)
@@ -130,13 +132,13 @@ class MeterWatch:
     def _build(self, answer: dict[str, Any]) -> TopState:
         now = time.monotonic()
         state = TopState(self._client.url, "live", findings=self._findings)
-        totals = state.totals
-        totals.sessions = int(answer.get("ended_sessions", 0))
         counts: dict[object, int] = {}
         stalled: dict[tuple[str, str], float] = {}
-        for session in answer.get("sessions", []):
+        violations: dict[str, dict[str, int]] = {}
+        for session in answer["sessions"]:
             line = meter_session(session)
             streams = [meter_stream(line.session_id, stream) for stream in session["streams"]]
+            violations[line.session_id] = session["violations"]
             self._note_violations(line, session["violations"])
             for stream in streams:
                 if stream.cause:
@@ -144,39 +146,56 @@ class MeterWatch:
                     stalled[stream.identity] = since
                     stream.waits_ns = int((now - since) * 1e9)
                 counts[stream.identity] = stream.content_bytes
-            line.stalled_streams = sum(1 for stream in streams if stream.cause)
-            line.findings = sum(session["violations"].values())
             counts[line.session_id] = line.total_bytes
-            totals.sessions += 1
-            totals.streams += line.stream_count
-            totals.frames += line.frames
-            totals.findings += line.findings
-            totals.stalled_streams += line.stalled_streams
-            totals.total_bytes += line.total_bytes
             state.sessions.append(line)
             state.streams += streams
-        totals.open_sessions, totals.open_streams = len(state.sessions), len(state.streams)
+        left_out = answer["left_out"]
+        state.totals = meter_totals(answer)
         self._stalled_since = stalled
-        counts[None] = totals.total_bytes
-        self._rates.update(counts, now)
+        self._violations, self._all_listed = violations, not left_out["sessions"]
+        counts[None] = state.totals.total_bytes
+        self._rates.update(counts, float(answer["made_at"]), not any(left_out.values()))
         for stream in state.streams:
             stream.rate = self._rates.of(stream.identity)
         for line in state.sessions:
             line.rate = self._rates.of(line.session_id)
         state.rate = self._rates.of(None)
-        state.extra = f"{plural(totals.open_sessions, 'open session')} of this program"
+        state.extra = f"{plural(state.totals.open_sessions, 'open session')} of this program"
+        if any(left_out.values()):
+            sessions = plural(left_out["sessions"], "session")
+            state.extra += f"; not listed: {sessions}, {plural(left_out['streams'], 'stream')}"
         return state
 
     def _note_violations(self, line: SessionLine, violations: dict[str, int]) -> None:
-        """Add a finding for each rule that was broken since the last answer."""
+        """Add a finding for each rule that was broken since the last answer.
+
+        Of a session that the last answer may have left out, it is not known what is new.
+        """
+        before = self._violations.get(line.session_id)
+        if before is None:
+            before = {} if self._all_listed else violations
         clock = time.strftime("%H:%M:%S", time.gmtime())
         for rule, count in violations.items():
-            new = count - self._violations.get((line.session_id, rule), 0)
+            new = count - before.get(rule, 0)
             if new > 0:
                 times = f" ({new} times)" if new > 1 else ""
                 text = f"the peer broke {rule}{times}"
                 self._findings.append(FindingLine(clock, line.session_id, "", "error", text))
-            self._violations[line.session_id, rule] = count
+
+
+def meter_totals(answer: dict[str, Any]) -> Totals:
+    """The sums over all open sessions, listed or not; of ended ones, their number."""
+    totals = answer["totals"]
+    return Totals(
+        sessions=int(answer["ended_sessions"]) + int(totals["sessions"]),
+        streams=int(totals["streams"]),
+        frames=int(totals["frames"]),
+        findings=int(totals["violations"]),
+        open_sessions=int(totals["sessions"]),
+        open_streams=int(totals["open_streams"]),
+        stalled_streams=int(totals["waiting_streams"]),
+        total_bytes=int(totals["bytes"]),
+    )
 
 
 def meter_session(session: dict[str, Any]) -> SessionLine:
@@ -187,6 +206,8 @@ def meter_session(session: dict[str, Any]) -> SessionLine:
         False,
         int(session["stream_count"]),
         int(session["open_streams"]),
+        int(session["waiting_streams"]),
+        findings=sum(session["violations"].values()),
         frames=int(session["frames_sent"]) + int(session["frames_received"]),
         total_bytes=int(session["bytes_sent"]) + int(session["bytes_received"]),
     )

@@ -120,12 +120,14 @@ class TopState:
         title: what is watched.
         status: `recording`, `complete` and the like.
         extra: a line about the recorder; "" for none.
+        failure: why nothing could be read, if there is no more to come; otherwise "".
         rate: bytes in a second, all sessions together.
     """
 
     title: str
     status: str = ""
     extra: str = ""
+    failure: str = ""
     rate: float = 0.0
     totals: Totals = field(default_factory=Totals)
     streams: list[StreamLine] = field(default_factory=list)
@@ -144,19 +146,27 @@ class Rates:
     def __init__(self) -> None:
         self._at: float | None = None
         self._before: dict[object, int] = {}
+        self._complete = True  # whether `_before` has all counters there were
         self._rates: dict[object, float] = {}
 
-    def update(self, counts: dict[object, int], now: float) -> None:
-        """Take the counters at `now`, in seconds of any clock."""
+    def update(self, counts: dict[object, int], now: float, complete: bool = True) -> None:
+        """Take the counters at `now`, in seconds of any clock.
+
+        A counter that was not there before began at 0; unless they were not `complete`: then it may
+        have been left out, and its rate is not known yet.
+        """
         if self._at is None:
-            self._at, self._before = now, counts
+            self._at, self._before, self._complete = now, counts, complete
             return
         passed = now - self._at
         if passed < self.MIN_SECONDS:
             return
         before = self._before
-        self._rates = {key: (count - before.get(key, 0)) / passed for key, count in counts.items()}
-        self._at, self._before = now, counts
+        self._rates = {
+            key: (count - before.get(key, 0 if self._complete else count)) / passed
+            for key, count in counts.items()
+        }
+        self._at, self._before, self._complete = now, counts, complete
 
     def of(self, key: object) -> float:
         return self._rates.get(key, 0.0)

@@ -49,7 +49,7 @@ class StateClient:
         """Return the state of the process.
 
         Raises:
-            Unreachable: It is gone, or does not answer, or not with a state.
+            Unreachable: It is gone, or does not answer, or not with a state, or with an error.
         """
         parts: list[bytes] = []
         size = 0
@@ -76,4 +76,6 @@ class StateClient:
                 f"{self.url}: the state has version {state['polymux']}, this polymux reads up to "
                 f"{STATE_VERSION}; install a later one"
             )
+        if "error" in state:
+            raise Unreachable(f"{self.url}: {state['error']}")
         return state

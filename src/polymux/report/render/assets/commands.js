@@ -29,7 +29,9 @@ function commandsFor(session, stream) {
     made.push(["its frames", `polymux frames ${files} ${only}`]);
     made.push(["its longest stalls", `polymux sql ${files} ${shellWord(`select stream, cause, duration_us, detail from stalls where session_id = '${session.id}' order by duration_us desc limit 20`)}`]);
   }
-  made.push(["every finding as a comment, for Wireshark", `polymux annotate ${files} -o annotated.pcapng`]);
+  if (session.captures.length === 1 && !session.moreCaptures) { // it takes one capture
+    made.push(["every finding as a comment, for Wireshark", `polymux annotate ${files} -o annotated.pcapng`]);
+  }
   return made;
 }
 
