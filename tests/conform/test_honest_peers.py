@@ -16,7 +16,7 @@ import pytest
 from tests.conform.peers import PATIENCE, Serve, bad_peer, wait_until_gone
 
 from polymux import Unreachable
-from polymux.conform import opening
+from polymux.conform import engine, opening
 from polymux.conform.connection import PeerConnection
 from polymux.conform.notation.selection import NOTATIONS
 from polymux.conform.opening import Acceptor
@@ -97,6 +97,15 @@ def test_a_peer_that_is_slow_but_goes_on_has_more_than_the_time_limit() -> None:
     results = examine(echo(seconds_for_piece=0.1), ["MPLEX-CLOSE-4"], 1.0)
     assert time.monotonic() - began > 2 * 1.0
     assert results.verdict("MPLEX-CLOSE-4") is Verdict.OK
+
+
+def test_a_peer_that_still_sends_after_all_that_time_is_not_wedged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MAX_PERIODS", 2)
+    results = examine(echo(seconds_for_piece=0.2), ["MPLEX-CLOSE-4"], 1.0)
+    assert results.verdict("MPLEX-CLOSE-4") is Verdict.INFORMATIONAL
+    assert "it still sent after 2 s" in results.cases[0].detail
 
 
 def test_a_peer_that_limits_the_rate_of_streams_is_not_wedged() -> None:

@@ -66,6 +66,7 @@ class PeerConnection(asyncio.Protocol):
         capture: the path of a capture to write; None: none is written.
 
     Attributes:
+        content_bytes: of the peer that were kept, of all streams together.
         capture_problem: why the capture could not be written; "" if it could.
     """
 
@@ -95,7 +96,7 @@ class PeerConnection(asyncio.Protocol):
         self._started = time.monotonic()
         self._peer_bytes = bytearray()  # of frames that are not complete
         self._peer_offset = 0  # of the first of them
-        self.received = self._sent = self._kept = self._frame_count = 0
+        self.received = self._sent = self.content_bytes = self._frame_count = 0
         self._violations: list[Violation] = []
         self._capture_path = capture
         self.capture_problem = ""
@@ -263,8 +264,8 @@ class PeerConnection(asyncio.Protocol):
         payload = frame_bytes[-(size or MAX_CONTROL_BYTES) :]
         frame = SeenFrame(kind, effect, opener, stream_id, amount, payload)
         self.frames.append(frame)
-        if size and self._kept < MAX_KEPT_CONTENT:
-            self._kept += len(payload)
+        if size and self.content_bytes < MAX_KEPT_CONTENT:
+            self.content_bytes += len(payload)
             self.content.setdefault((opener, stream_id), bytearray()).extend(payload)
         if effect in (GRANTS, ACCEPTS) and amount > 0:
             self.credit[stream_id] = self.credit.get(stream_id, 0) + amount

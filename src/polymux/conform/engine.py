@@ -205,14 +205,19 @@ class CaseRun:
     async def _wait(self, test: Callable[[], bool], patient: bool = True) -> bool:
         """Wait until the test holds. False if the time limit passed, or the connection ended.
 
-        A peer that is slow but sends, or reads, has more time, unless not `patient`.
+        A peer that is slow but sends, or reads, has more time, unless not `patient`. One that sends
+        content even at the end of that is neither wedged nor done: the case shows nothing.
         """
+        content = 0
         for _ in range(MAX_PERIODS if patient else 1):
-            before = self.link.progress()
+            before, content = self.link.progress(), self.link.content_bytes
             if await self._wait_once(test):
                 return True
             if self.link.closed or self.link.closed_by_us or self.link.progress() <= before:
                 return False
+        if patient and self.link.content_bytes > content:
+            seconds = MAX_PERIODS * self.timeout
+            raise Ended(Outcome.SILENT, f"the peer is slow: it still sent after {seconds:g} s")
         return False
 
     async def _wait_once(self, test: Callable[[], bool]) -> bool:
