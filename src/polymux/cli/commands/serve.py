@@ -93,13 +93,7 @@ def serve(
     dropped and counted (exit code 5); sessions go on. The command stops on SIGINT, SIGTERM or
     SIGHUP.
     """
-    for number in stream_ids:
-        if number % 2 == 0:
-            raise click.UsageError(f"--stream {number}: the dialer writes odd ids only")
-    if url.startswith("stdio:") and action == "print" and folder is None:
-        raise click.UsageError(
-            "stdio: is the connection itself; use --action echo, discard or --save"
-        )
+    check_action(url, action, folder, stream_ids)
     check_origins(origins, [url])
     allowed = allowed_clients(allow, [url], client_ca)
     token = read_token(token_file)
@@ -154,3 +148,14 @@ def serve(
         asyncio.run(run())
     if output is not None and output.dropped_bytes:
         context.exit(EXIT_LIMIT)
+
+
+def check_action(url: str, action: str, folder: str | None, stream_ids: tuple[int, ...]) -> None:
+    """Raise UsageError if what is to be done with streams cannot be done here."""
+    for number in stream_ids:
+        if number % 2 == 0:
+            raise click.UsageError(f"--stream {number}: the dialer writes odd ids only")
+    if url.startswith("stdio:") and action == "print" and folder is None:
+        raise click.UsageError(
+            "stdio: is the connection itself; use --action echo, discard or --save"
+        )
