@@ -33,7 +33,7 @@ class Trickle(CapturePipe):
         self._data = path.read_bytes()
         self._at = 0
 
-    def _read_raw(self) -> bytes | None:
+    def read_raw(self) -> bytes | None:
         if self._rng.random() < 0.05:
             return None
         size = self._rng.choice((1, 7, 100, 1000, 50_000))

@@ -43,7 +43,7 @@ class Given(CapturePipe):
         super().__init__("-", -1)
         self._pieces = list(pieces)
 
-    def _read_raw(self) -> bytes | None:
+    def read_raw(self) -> bytes | None:
         return self._pieces.pop(0) if self._pieces else b""
 
 
