@@ -19,7 +19,7 @@ from polymux import Unreachable
 from polymux.conform import engine, opening
 from polymux.conform.connection import PeerConnection
 from polymux.conform.notation.selection import NOTATIONS
-from polymux.conform.opening import Acceptor
+from polymux.conform.opening import Acceptor, child_connection
 from polymux.core.conformance import Outcome, Verdict
 from polymux.testing import conform
 
@@ -207,3 +207,20 @@ def test_the_unix_socket_of_the_tester_is_removed_at_the_end(tmp_path: Path) -> 
     results = run_client(f"{CLIENT} --once", ["MPLEX-HDR-2"], url=f"unix://{path}")
     assert conform.failure_text(results) == ""
     assert not path.exists()
+
+
+def test_a_child_whose_input_has_ended_is_left_without_an_error() -> None:
+    async def main() -> list[str]:
+        problems: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: problems.append(context["message"])
+        )
+
+        def make() -> PeerConnection:
+            return PeerConnection("mplex", 0, NOTATIONS["mplex"]({}, 0))
+
+        async with child_connection(("cat",), make) as link:
+            link.end()
+        return problems
+
+    assert asyncio.run(main()) == []

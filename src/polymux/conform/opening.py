@@ -473,7 +473,9 @@ class _PipeTransport(asyncio.Transport):
         self._stdin.close()
 
     def abort(self) -> None:
-        self._stdin.abort()
+        # asyncio would end a pipe that is closing, with nothing left to write, a second time.
+        if not self._stdin.is_closing() or self._stdin.get_write_buffer_size():
+            self._stdin.abort()
 
 
 @contextlib.asynccontextmanager
