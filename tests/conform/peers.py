@@ -72,7 +72,7 @@ async def bad_peer(serve: Serve) -> AsyncIterator[str]:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a process has ended; nobody may have taken notice of it yet."""
+    """Wait until a process has ended, noticed or not."""
     status = Path(f"/proc/{pid}/stat")
     latest = time.monotonic() + PATIENCE
     while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":

@@ -324,7 +324,7 @@ class _Waiting(asyncio.Protocol):
 
 
 def has_ended(sock: socket.socket) -> bool:
-    """Whether the other side has closed the connection, which nobody reads at the moment."""
+    """Whether the other side has closed a connection that is not read at the moment."""
     if sock.fileno() < 0:
         return True
     poll = select.poll()
