@@ -45,19 +45,10 @@ class GoPair:
 
     async def pings(self, count: int, load: int) -> list[float]:
         """Round trips of the protocol's pings, beside `load` bytes of bulk data (0: none)."""
-        busy = None
-        if load:
-            each = load // 65536 * 65536
-            await self.acceptor.call("mode", incoming="count", bytes=each, quiet=True)
-            busy = self.dialer.begin("blast", bytes=each, size=65536)
-        found: list[float] = []
-        for _ in range(count):
-            found.append(float((await self.dialer.call("rtt"))["ms"]) / 1000)
-            if busy is not None and busy.done():
-                break
-        if busy is not None:
-            await self.dialer.result(busy, timeout=60)
-        return found
+        each = load // 65536 * 65536
+        await self.acceptor.call("mode", incoming="count", bytes=each, quiet=True)
+        reply = await self.dialer.call("pings", count=count, bytes=each, timeout=60)
+        return [float(seconds) for seconds in reply["seconds"]]
 
     def openings(self, count: int, flight: int) -> Act:
         async def act() -> float:

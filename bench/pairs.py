@@ -65,9 +65,10 @@ async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]
     async with start_peer(loop) as other:
         for protocol in harness.chosen(PACKAGES):
             async with contextlib.AsyncExitStack() as stack:
+                # First, because installing a package blocks the loop: no session outlives that.
+                sides = await foreign_pairs(protocol, stack, lines, loop)
                 session = await stack.enter_async_context(other.connect(protocol))
                 tally = await stack.enter_async_context(raw_tcp(other, "tally"))
-                sides = await foreign_pairs(protocol, stack, lines, loop)
                 for name, amount, size, streams in bulk_lines:
                     candidates = bulk_candidates(
                         other, session, tally, sides, amount, size, streams

@@ -214,6 +214,33 @@ func side_by_side(count int, work func() error) (map[string]interface{}, error) 
 	return map[string]interface{}{"seconds": time.Since(began).Seconds()}, failed
 }
 
+// pings measures up to count round trips one after the other, while `bytes` of bulk data are sent
+// (0: none), and no longer than that takes.
+func pings(count, bytes, size int) (map[string]interface{}, error) {
+	sent := make(chan error, 1)
+	if bytes > 0 {
+		go func() { sent <- blast(bytes, size) }()
+	}
+	found := []float64{}
+	for len(found) < count {
+		taken, problem := session.Ping()
+		if problem != nil {
+			return nil, problem
+		}
+		found = append(found, taken.Seconds())
+		select {
+		case problem := <-sent:
+			return map[string]interface{}{"seconds": found}, problem
+		default:
+		}
+	}
+	var problem error
+	if bytes > 0 {
+		problem = <-sent
+	}
+	return map[string]interface{}{"seconds": found}, problem
+}
+
 func obey(c command) (map[string]interface{}, error) {
 	mutex.Lock()
 	l := lanes[c.number("stream", 0)]
@@ -252,6 +279,8 @@ func obey(c command) (map[string]interface{}, error) {
 	case "rtt":
 		taken, problem := session.Ping()
 		return map[string]interface{}{"ms": taken.Seconds() * 1000}, problem
+	case "pings":
+		return pings(c.number("count", 1), c.number("bytes", 0), c.number("size", 65536))
 	case "goaway":
 		return nil, session.GoAway()
 	case "disconnect":
