@@ -199,7 +199,7 @@ def test_a_backlog_is_indexed_by_tasks_and_the_counters_are_in_the_metrics_of_sp
 ) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
-    frames, content = 100, bytes(100_000)
+    frames, content = 700, bytes(100_000)
     for number in range(2):
         with PcapngWriter(str(inbox / f"bulk-{number}.pcapng"), sync="none") as writer:
             talk = TcpConnectionWriter(

@@ -30,7 +30,8 @@ from polymux.spark.streaming.index_store import Indexed, IndexStore
 from polymux.spark.streaming.offset import FilePart, FolderOffset
 
 _INCOMPLETE_STATUSES = ("truncated", "unreadable")
-MIN_PARALLEL_BYTES = 16 << 20  # new files of fewer bytes are indexed in this process
+# New files of fewer bytes are indexed in this process: a batch of Spark costs more than that takes.
+MIN_PARALLEL_BYTES = 128 << 20
 
 
 class ChangedFile(NamedTuple):

@@ -145,10 +145,12 @@ def _start_query(
     None stops it once the files that exist now have been read."""
     spark.dataSource.register(AllTablesSource)
     reader = spark.readStream.format(AllTablesSource.NAME).options(**options)
+    max_bytes = int(options["maxBytesPerTrigger"])
 
     def publish(rows: DataFrame, batch: int) -> None:
         reports = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
-        tables.publish(batch, reports)
+        read = sum((report.status or {}).get("bytes", 0) for report in reports)
+        tables.publish(batch, reports, more_waits=2 * read > max_bytes)
         counters = run_counters(spark)
         for report in reports:
             counters.add(counts_of(report))

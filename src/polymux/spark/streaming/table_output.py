@@ -6,6 +6,7 @@ files of all batches that are complete, and is replaced when a batch is; see `an
 
 A batch may be small, and a query may run for months: when a table has `COMPACT_FILES` small files
 of batches that Spark has committed, they are merged into one, `batches-FIRST-LAST-....parquet`.
+While captures wait to be read, that is put off until there are `MAX_SMALL_FILES`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ except ImportError:
 STATE_FOLDER = "_follow"  # Spark and polymux ignore names that begin with an underscore
 SNAPSHOT_TABLES = ("sessions", "streams")
 COMPACT_FILES = 8  # small files of a table that are merged into one
+MAX_SMALL_FILES = 64  # as many are merged even if captures wait to be read
 MAX_COMPACT_BYTES = 32 << 20  # a larger file is not merged again
 _BATCH_FILE = re.compile(r"(batch-\d{8}-\d{4,}|batches-\d{8}-\d{8}-\d{8})\.parquet")
 COMPACTION_NOTE = "compaction.json"
@@ -122,8 +124,15 @@ class StreamingTables:
         if any(self.out.glob("*/batch*-*.parquet")) and not self.checkpoint.exists():
             raise PolymuxError(f"{out}: has tables but its checkpoint is gone; choose another")
 
-    def publish(self, batch_id: int, reports: Iterable[TaskReport]) -> None:
+    def publish(
+        self, batch_id: int, reports: Iterable[TaskReport], more_waits: bool = False
+    ) -> None:
         """Publish the files of a micro-batch, replacing those of an earlier attempt at it.
+
+        Args:
+            batch_id: Its number.
+            reports: What its tasks have written.
+            more_waits: Captures wait to be read: merging small files can wait.
 
         Raises:
             PolymuxError: Another query has taken the lock over; nothing was published.
@@ -147,7 +156,7 @@ class StreamingTables:
                 folders.add(target.parent)
         for folder in folders:
             fsync_path(folder)
-        self._compact(batch_id)
+        self._compact(batch_id, MAX_SMALL_FILES if more_waits else COMPACT_FILES)
         self._write_manifest()
         unchanged = {name for part in parts for name in part.unchanged}
         for table in SNAPSHOT_TABLES:
@@ -185,8 +194,9 @@ class StreamingTables:
     # replaces. Step 3: give it its name, name it in the manifest in place of those, and remove
     # those. After a kill, step 3 is done again.
 
-    def _compact(self, batch_id: int) -> None:
-        """Merge small files of the batches before this one: Spark repeats none of those."""
+    def _compact(self, batch_id: int, file_count: int) -> None:
+        """Merge small files of the batches before this one, where a table has `file_count` or more:
+        Spark repeats none of those."""
         work = []
         for table in TABLES:
             small = [
@@ -194,7 +204,7 @@ class StreamingTables:
                 for path in self._table_files(table)
                 if _batches(path)[1] < batch_id and path.stat().st_size < MAX_COMPACT_BYTES
             ]
-            if len(small) >= COMPACT_FILES:
+            if len(small) >= file_count:
                 first = min(_batches(path)[0] for path in small)
                 last = max(_batches(path)[1] for path in small)
                 merged = f"batches-{first:08}-{last:08}-{batch_id:08}.parquet"
