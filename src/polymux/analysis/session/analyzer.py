@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from polymux.analysis.tls.session import OpenedSession
 
 CLOSED_STREAMS_REMEMBERED = 65_536  # a late frame on any of these is not on an unknown stream
+MAX_REMEMBERED_BYTES = 2048  # of the packet of a session that has no other
+MAX_REMEMBERED_PACKETS = 64
 MAX_OPEN_STREAMS = 262_144  # with more streams open at once, decoding of a session stops
 _SESSION_COLUMNS = TABLES["sessions"].column_names()
 _session_values = attrgetter(*_SESSION_COLUMNS)
@@ -188,17 +190,24 @@ def analyze_session_steps(
         if on_missing is not None:
             _report_undecoded_missing(session, summary.session_id, on_missing)
     else:
-        summary = yield from _decode_session(
-            session,
-            peeked,
-            opened,
-            detection,
-            options,
-            emit,
-            batcher,
-            on_missing,
-            bool(conflict),
-        )
+        key = _packet_key(session, detection, sample) if on_missing is None else None
+        decoded = _frameless_packets.get(key) if key is not None else None
+        if decoded is not None:
+            summary = _initial_summary(session, detection)
+            _complete_summary(summary, session, decoded, None)
+        else:
+            summary = yield from _decode_session(
+                session,
+                peeked,
+                opened,
+                detection,
+                options,
+                emit,
+                batcher,
+                on_missing,
+                bool(conflict),
+                key,
+            )
     if conflict:
         summary.conflict = conflict
         summary.note = f"{summary.note}; {conflict}" if summary.note else conflict
@@ -250,6 +259,7 @@ def _decode_session(
     batcher: RowSink,
     on_missing: OnMissing | None,
     has_conflicts: bool,
+    key: PacketKey | None,
 ) -> Steps:
     assert detection.protocol is not None  # the caller checked it
     layer = opened.layer if opened is not None else None
@@ -305,10 +315,59 @@ def _decode_session(
     _close_tracker(tracker, session)
     _hand_over(tracker, summary.session_id, on_missing)
     rows.close(observer, tracker, session.ended_at)
-    _complete_summary(summary, session, observer, tracker, rows, layer)
+    decoded = DecodedSession(observer, tracker, rows)
+    _complete_summary(summary, session, decoded, layer)
+    if key is not None and decoded.is_frameless and not summary.read_error:
+        _remember_packet(key, decoded)
     # Break the reference cycle between observer and tracker, so that both are freed at once.
     observer.connection.sink = NullSink()
     return summary
+
+
+PacketKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSession:
+    """A session that was decoded to its end."""
+
+    observer: Observer
+    tracker: SessionTracker
+    rows: SessionRows
+
+    @property
+    def is_frameless(self) -> bool:
+        """Whether nothing was found in its bytes, so that it has no rows but its own."""
+        rows = self.rows
+        found = rows.stream_count + rows.violation_count + rows.stall_findings
+        return not (self.tracker.frame_count or found)
+
+
+_frameless_packets: dict[PacketKey, DecodedSession] = {}
+
+
+def _packet_key(
+    session: TcpSession, detection: Detection, sample: SessionSample
+) -> PacketKey | None:
+    """What decides how a session of one small packet is decoded; None for other sessions.
+
+    Captures of scans and floods have millions of such sessions, mostly with the same bytes. Those
+    in which no frame was found are not decoded again.
+    """
+    if session.packets != 1 or sample.size > MAX_REMEMBERED_BYTES:
+        return None
+    if detection.mismatch or detection.skip_bytes != (0, 0) or not session.ordered:
+        return None
+    return (
+        detection.protocol, session.vantage_hint, session.saw_syn, session.unseen_side,
+        session.ends, sample.head(0), sample.head(1),
+    )  # fmt: skip
+
+
+def _remember_packet(key: PacketKey, decoded: DecodedSession) -> None:
+    if len(_frameless_packets) >= MAX_REMEMBERED_PACKETS:
+        _frameless_packets.clear()
+    _frameless_packets[key] = decoded
 
 
 def _open_tls(
@@ -528,13 +587,9 @@ def _summarize_unreadable(
 
 
 def _complete_summary(
-    summary: SessionSummary,
-    session: TcpSession,
-    observer: Observer,
-    tracker: SessionTracker,
-    rows: SessionRows,
-    layer: TlsLayer | None,
+    summary: SessionSummary, session: TcpSession, decoded: DecodedSession, layer: TlsLayer | None
 ) -> None:
+    observer, tracker, rows = decoded.observer, decoded.tracker, decoded.rows
     dialer, acceptor = observer.connection.dialer, observer.connection.acceptor
     protocol = observer.protocol
     summary.version = protocol.version() or None
