@@ -79,7 +79,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert "mplex.bad-flag" in done.stdout
 
 
-IMPORTED = ["polymux", "polymux.aio", "polymux.cli", "click", "polymux.cli.commands.rules"]
+IMPORTED = ["polymux", "polymux.core.errors", "polymux.cli", "click", "polymux.cli.commands.rules"]
 
 
 @pytest.mark.parametrize("name", IMPORTED)
@@ -105,6 +105,21 @@ def test_a_command_that_ignores_interrupts_goes_on_when_one_comes_early(tmp_path
     done = interrupted_at("polymux.cli", script(), tmp_path, ignore)
     assert (done.returncode, done.stderr) == (0, "")
     assert "mplex.bad-flag" in done.stdout
+
+
+def test_listing_a_capture_imports_neither_arrow_nor_asyncio_nor_a_terminal(
+    capture: Callable[..., str],
+) -> None:
+    """Each would take as long as everything else that the command does with a small capture."""
+    at_end = "import atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
+    done = subprocess.run(
+        [sys.executable, "-c", START.format(before=at_end), "ls", capture()],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout
+    imported = set(done.stderr.splitlines()[-1].split())
+    assert "polymux.analysis.session.analyzer" in imported
+    assert not imported & {"pyarrow", "numpy", "asyncio", "rich", "cryptography", "polymux.aio"}
 
 
 def test_importing_the_library_sets_no_signal_handler() -> None:

@@ -17,6 +17,7 @@ def collected(rows: list[Row], max_rows: int = 0) -> list[bytes]:
     for key, row in rows:
         spool.add(key, row)
     found = list(spool.rows())
+    assert b"".join(spool.joined_rows()) == b"".join(found)
     spool.close()
     return found
 
@@ -47,3 +48,11 @@ def test_only_the_first_rows_are_kept(in_python: bool, monkeypatch: pytest.Monke
     expected = [row for _, row in sorted(rows, key=lambda each: each[0])]
     for most in (1, 10, 400, 2000):
         assert collected(rows, most) == expected[:most]
+
+
+def test_rows_that_arrived_in_order_are_joined() -> None:
+    spool = SortedSpool()
+    for number in range(3 * sorted_spool.MAX_JOINED):
+        spool.add((0, number), b"%d " % number)
+    assert len(list(spool.joined_rows())) <= 4
+    spool.close()

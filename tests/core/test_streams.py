@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 import polymux
 from polymux.analysis.tracking.stream_tracker import StreamTracker, StreamTrackerTable
 from polymux.core.stream_table import COMPACT_THRESHOLD, StreamTable
-from polymux.core.streams import StreamState
+from polymux.core.streams import ID_MODULUS, StreamState, id_text
 
 KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
 
@@ -125,3 +126,20 @@ async def asked(times: int) -> int:
 
 def test_consecutive_requests_use_little_memory() -> None:
     assert asyncio.run(asked(3_000)) <= 2 * COMPACT_THRESHOLD + 2
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_the_text_of_an_id_is_that_of_its_64_bits_without_a_sign(stream_id: int) -> None:
+    assert id_text(stream_id) == str(stream_id % ID_MODULUS)
+
+
+def test_labels_of_the_largest_ids_leave_nothing_in_memory() -> None:
+    stream = StreamState(-1, -1, 0, 0)
+    assert stream.label() == f"d{2**64 - 1}"
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(1000):
+        stream.label()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 10_000

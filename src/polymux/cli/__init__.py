@@ -142,12 +142,12 @@ def discard_output() -> None:
 
 def exit_code_for(error: PolymuxError) -> int:
     """Return the exit code for an error that ended a command."""
-    from polymux.aio.connect import Unreachable
-
     if isinstance(error, CaptureError | UnreadableInput):
         return EXIT_UNREADABLE
     if isinstance(error, LimitExceeded | UnwritableOutput):  # first: it may also be a SessionClosed
         return EXIT_LIMIT
+    from polymux.aio.connect import Unreachable
+
     if isinstance(error, Unreachable | SessionClosed | StreamAborted):
         return EXIT_NO_PEER
     return EXIT_USAGE

@@ -49,6 +49,11 @@ MAX_REPEAT_DISTANCE: Final[i64] = 16  # a header equal to the bytes so far befor
 RIVAL_POSITIONS: Final[i64] = 32  # after a boundary, at which other chains are begun
 MIN_RIVAL_HEADERS: Final[i64] = 3
 MAX_PATTERN_HEADERS: Final[i64] = 32  # headers in a row that repeat each other: no chain goes on
+# The most that `header_evidence` can be for the chain of one header to stay below STRONG_EVIDENCE:
+# with its stream, and packets that begin with it and after it.
+MAX_SINGLE_HEADER_BITS: Final[i64] = (
+    STRONG_EVIDENCE - UNKNOWN_STREAM_BITS - FEW_STREAMS_BITS - 2 * MAX_PACKET_START_BITS
+)
 NO_KEY: Final[i64] = -1
 HEAD_BYTES: Final[i64] = 8  # of a frame that are compared with those of earlier frames
 MIN_DISTINCTIVE_BITS: Final[i64] = 12  # headers with so much evidence may repeat themselves
@@ -283,6 +288,24 @@ class ChainWalk:
         for at in self.positions:
             self.followed[at] = last
         self.choose_boundary(at_packet_start)
+        return True
+
+    def is_single_header(self, start: i64) -> bool:
+        """Whether the chain from `start` is one header that cannot be strong evidence, or refuted.
+
+        Then it is noted as `follow` would, which takes several times as long. In bytes that are
+        no frames, most chains are such: a payload of text is longer than what is there.
+        """
+        scanner = self.scanner
+        scanner.begin_chain()
+        after = scanner.scan(self.side, self.data, start, self.end)
+        if after == INVALID:
+            self.refuted.add(int(start))
+        elif after < 0 or (after >= self.end and scanner.evidence < MAX_SINGLE_HEADER_BITS):
+            self.followed[int(start)] = int(start)
+        else:
+            return False
+        self.budget -= 1
         return True
 
     def last_position(self) -> int:
@@ -620,7 +643,7 @@ class BoundarySearch:
         for start in range(walk.end if walk.end < MAX_POSITIONS else MAX_POSITIONS):
             if walk.budget <= 0:
                 return False
-            if start in walk.followed or start in walk.refuted:
+            if start in walk.followed or start in walk.refuted or walk.is_single_header(start):
                 continue
             if walk.follow(start, False) and walk.evidence >= STRONG_EVIDENCE:
                 return not self.has_rival(walk, [])

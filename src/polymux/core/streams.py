@@ -25,6 +25,18 @@ ABANDONED: Final = "abandoned"  # ending of a stream whose id was reused while i
 ID_MODULUS: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
 
 
+def id_text(stream_id: i64) -> str:
+    """A stream id as decimal digits; a negative one is that of the same 64 bits without a sign.
+
+    Not `str` of the sum with `ID_MODULUS`: compiled code never frees an integer beyond 62 bits that
+    it makes a text of.
+    """
+    if stream_id >= 0:
+        return str(stream_id)
+    half = (stream_id >> 1) & 0x7FFFFFFFFFFFFFFF
+    return f"{half // 5}{half % 5 * 2 + (stream_id & 1)}"
+
+
 @mypyc_attr(acyclic=True)
 class HalfStream:
     """What one side may send on a stream, and what it has sent.
@@ -248,9 +260,7 @@ class StreamState:
     def label(self) -> str:
         """The text key of the tables: opener's letter, id, incarnation from the second on."""
         letter = "d" if self.opener == DIALER else "a" if self.opener == ACCEPTOR else "s"
-        number: int = self.stream_id
-        if number < 0:
-            number += ID_MODULUS
+        number = id_text(self.stream_id)
         return (
             f"{letter}{number}" if self.incarnation == 1 else f"{letter}{number}.{self.incarnation}"
         )

@@ -5,7 +5,22 @@
 is below it; `cli` uses it.
 """
 
-from polymux.report.load.tables import ReportError
-from polymux.report.write import ReportInfo, rows_to_read, write_report
+from typing import TYPE_CHECKING
+
+from polymux.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from polymux.report.load.tables import ReportError
+    from polymux.report.write import ReportInfo, rows_to_read, write_report
 
 __all__ = ["ReportError", "ReportInfo", "rows_to_read", "write_report"]
+
+if not TYPE_CHECKING:  # a type checker must go on reporting names that are not there
+    # `ls` needs the wording of the report only.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(__all__, "polymux.report.write"),
+            "ReportError": "polymux.report.load.tables",
+        },
+    )

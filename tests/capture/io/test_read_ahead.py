@@ -145,6 +145,38 @@ def test_flows_side_by_side_cost_few_calls(
     assert len(calls) < batches / 2
 
 
+def bytes_read(path: str, wanted: slice) -> int:
+    """The bytes read of a file by some of its flows, side by side."""
+    shared = ReadCoalescer()
+    with FilePool() as files:
+        walks = []
+        for rows in list(flows_of([path]).values())[wanted]:
+            (session,) = sessions_of(rows, files.reader, read_ahead=ReadAhead(shared))
+            session.prefetch(2000)
+            walks.append(session.batches(2000))
+        before = read_of(files, path)
+        while walks:
+            walk = walks.pop(0)
+            if next(walk, None) is not None:
+                walks.append(walk)
+        return read_of(files, path) - before
+
+
+def read_of(files: FilePool, path: str) -> int:
+    source = files.source(path)
+    assert isinstance(source, PlainSource)
+    return source.bytes_read
+
+
+def test_some_flows_of_a_file_are_read_without_the_others(write: Callable[..., str]) -> None:
+    """Whatever the number of tasks that share a file, together they read it about once."""
+    path = write(build.pcapng(interleaved(5)))
+    size = os.path.getsize(path)
+    assert bytes_read(path, slice(None)) < size * 1.2
+    for tasks in (2, 4, 12):
+        assert sum(bytes_read(path, slice(n, None, tasks)) for n in range(tasks)) < size * 1.2
+
+
 def test_when_a_file_shrinks_each_flow_reads_as_far_as_it_reaches(
     write: Callable[..., str],
 ) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.output.arrow_batches import (
-    TableColumns,
     frames_batch,
     kind_names,
     make_batch,
@@ -23,6 +22,8 @@ from polymux.analysis.output.row_columns import (
     SharedTimelineRows,
     TimelineRows,
 )
+from polymux.analysis.output.row_sink import RowSink
+from polymux.analysis.output.table_columns import TableColumns
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 
@@ -30,7 +31,7 @@ DEFAULT_BATCH_ROWS: Final = 4096
 MAX_PENDING_TEXT_BYTES: Final = 1 << 20  # a batch with longer texts is emitted early
 
 
-class RowBatcher:
+class RowBatcher(RowSink):
     """Collects rows by table and emits them as batches.
 
     Args:
@@ -49,11 +50,9 @@ class RowBatcher:
         self._pending_text_bytes: dict[str, int] = {}
 
     def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
-        """Add the next rows of a session's frames."""
         self._frames.add(page, session_id, protocol)
 
     def add_timeline(self, rows: TimelineRows, session_id: str) -> None:
-        """Add the next rows of a session's timeline."""
         self._timeline.add(rows, session_id)
         pending = self._timeline.rows
         if (
@@ -63,7 +62,6 @@ class RowBatcher:
             self._flush_timeline()
 
     def add(self, table: str, columns: TableColumns) -> None:
-        """Add rows of any other table, as columns."""
         size = _text_size(table, columns)
         pending = self._pending.get(table)
         if pending is None:

@@ -6,9 +6,14 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from polymux.analysis.output import arrow_batches as arrow_rows
-from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.row_columns import ContentCollector, StreamColumns
+from polymux.analysis.output.row_sink import RowSink
+from polymux.analysis.output.table_columns import (
+    requests_columns,
+    stalls_columns,
+    streams_columns,
+    violations_columns,
+)
 from polymux.analysis.schema.tables import UNFINISHED_ENDINGS
 from polymux.analysis.tracking.request_latency import RequestLatencies
 from polymux.analysis.tracking.session_tracker import SessionTracker
@@ -46,7 +51,7 @@ class SessionRows:
         self,
         session_id: str,
         emit: Emit,
-        batcher: RowBatcher,
+        batcher: RowSink,
         tables: frozenset[str],
         has_requests: bool,
     ) -> None:
@@ -89,7 +94,7 @@ class SessionRows:
         self._flush_streams()
         latencies = self._latencies.rows() if self._latencies is not None else []
         if latencies:
-            self.batcher.add("requests", arrow_rows.requests_columns(latencies, self.session_id))
+            self.batcher.add("requests", requests_columns(latencies, self.session_id))
         if tracker.content_collector is not None:
             self._emit_content(tracker.content_collector, 0)
 
@@ -119,9 +124,7 @@ class SessionRows:
             self.unfinished_streams += sum(
                 map(self._stream_columns.ending.count, UNFINISHED_ENDINGS)
             )
-            self.batcher.add(
-                "streams", arrow_rows.streams_columns(self._stream_columns, self.session_id)
-            )
+            self.batcher.add("streams", streams_columns(self._stream_columns, self.session_id))
             self._stream_columns = StreamColumns()
             self._stream_text_bytes = 0
 
@@ -135,18 +138,18 @@ class SessionRows:
                 1 for violation in violations if violation.rule.severity.value != "note"
             )
             if "violations" in self.tables:
-                self.batcher.add(
-                    "violations", arrow_rows.violations_columns(violations, self.session_id)
-                )
+                self.batcher.add("violations", violations_columns(violations, self.session_id))
 
     def _add_stalls_and_timeline(self, stalls: StallDetector, timeline: Timeline) -> None:
         stall_rows, timeline_rows = stalls.take_rows(), timeline.take_rows()
         self.stall_findings += len(stall_rows.cause) - stall_rows.cause.count(SENDER_IDLE)
         if stall_rows.stream and "stalls" in self.tables:
-            self.batcher.add("stalls", arrow_rows.stalls_columns(stall_rows, self.session_id))
+            self.batcher.add("stalls", stalls_columns(stall_rows, self.session_id))
         if timeline_rows.row_count and "timeline" in self.tables:
             self.batcher.add_timeline(timeline_rows, self.session_id)
 
     def _emit_content(self, collector: ContentCollector, min_bytes: int) -> None:
         if collector.buffered_bytes >= min_bytes and collector.rows.stream:
-            self.emit("content", arrow_rows.content_batch(collector.take_rows(), self.session_id))
+            from polymux.analysis.output.arrow_batches import content_batch
+
+            self.emit("content", content_batch(collector.take_rows(), self.session_id))

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from polymux.analysis.detection.detector import Detection, select_protocol
 from polymux.analysis.detection.sample import PeekedSession, SessionSample, may_begin_client_hello
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.row_columns import ContentCollector
+from polymux.analysis.output.row_sink import RowSink
 from polymux.analysis.output.session_rows import Emit, SessionRows, make_session_id
 from polymux.analysis.schema.stream_keys import parse_stream_key
 from polymux.analysis.schema.tables import SIDES, TABLES, VANTAGES, bucket_width_us
 from polymux.analysis.tls.key_log import KeyLog
-from polymux.analysis.tls.layer import TlsLayer
-from polymux.analysis.tls.session import OpenedSession, read_client_hello
 from polymux.analysis.tracking.missing_content import MissingContent, MissingRange
 from polymux.analysis.tracking.session_tracker import SessionTracker
 from polymux.analysis.tracking.stalls import StallDetector
@@ -36,10 +36,18 @@ from polymux.core.protocol import Protocol
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
+if TYPE_CHECKING:
+    from polymux.analysis.tls.layer import TlsLayer
+    from polymux.analysis.tls.session import OpenedSession
+
 CLOSED_STREAMS_REMEMBERED = 65_536  # a late frame on any of these is not on an unknown stream
+MAX_REMEMBERED_BYTES = 2048  # of the packet of a session that has no other
+MAX_REMEMBERED_PACKETS = 64
 MAX_OPEN_STREAMS = 262_144  # with more streams open at once, decoding of a session stops
 _SESSION_COLUMNS = TABLES["sessions"].column_names()
+_session_values = attrgetter(*_SESSION_COLUMNS)
 _REQUEST_REPLY_KINDS = {"Request", "Reply"}
+_has_requests: dict[str, bool] = {}  # by the name of the protocol
 _STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a kind of frame that is content without a stream
 
 
@@ -98,7 +106,7 @@ class SessionSummary:
 
     def row(self) -> dict[str, object]:
         """The columns of the table."""
-        return {name: getattr(self, name) for name in _SESSION_COLUMNS}
+        return dict(zip(_SESSION_COLUMNS, _session_values(self), strict=True))
 
 
 Progress = Callable[[int], None]
@@ -112,7 +120,7 @@ def analyze_session(
     options: AnalysisOptions,
     emit: Emit,
     progress: Progress | None = None,
-    batcher: RowBatcher | None = None,
+    batcher: RowSink | None = None,
     on_start: OnStart | None = None,
     on_missing: OnMissing | None = None,
 ) -> SessionSummary:
@@ -152,7 +160,7 @@ def analyze_session_steps(
     session: TcpSession,
     options: AnalysisOptions,
     emit: Emit,
-    batcher: RowBatcher | None = None,
+    batcher: RowSink | None = None,
     on_start: OnStart | None = None,
     on_missing: OnMissing | None = None,
 ) -> Steps:
@@ -161,7 +169,7 @@ def analyze_session_steps(
     The arguments are those of `analyze_session`. Yields the bytes read by each step and returns
     the summary.
     """
-    batcher = batcher or RowBatcher(emit, batch_rows=1)
+    batcher = batcher or _unbatched(emit)
     try:
         session.scan_packets()
         conflict = _describe_conflicts(session)
@@ -169,10 +177,8 @@ def analyze_session_steps(
             yield 0
         peeked = PeekedSession(session, BATCH_BYTES)
         sample = peeked.sample()
-        opened = None
-        head = sample.head(0)
-        if may_begin_client_hello(head) and read_client_hello(head) is not None:
-            opened = OpenedSession(peeked.batches(), options.keys or KeyLog())
+        opened = _open_tls(peeked, sample, options)
+        if opened is not None:
             sample = opened.sample()
         detection = _detect_protocol(session, options, sample, opened)
     except CaptureError as problem:
@@ -184,16 +190,24 @@ def analyze_session_steps(
         if on_missing is not None:
             _report_undecoded_missing(session, summary.session_id, on_missing)
     else:
-        summary = yield from _decode_session(
-            session,
-            opened or peeked,
-            detection,
-            options,
-            emit,
-            batcher,
-            on_missing,
-            bool(conflict),
-        )
+        key = _packet_key(session, detection, sample) if on_missing is None else None
+        decoded = _frameless_packets.get(key) if key is not None else None
+        if decoded is not None:
+            summary = _initial_summary(session, detection)
+            _complete_summary(summary, session, decoded, None)
+        else:
+            summary = yield from _decode_session(
+                session,
+                peeked,
+                opened,
+                detection,
+                options,
+                emit,
+                batcher,
+                on_missing,
+                bool(conflict),
+                key,
+            )
     if conflict:
         summary.conflict = conflict
         summary.note = f"{summary.note}; {conflict}" if summary.note else conflict
@@ -208,7 +222,7 @@ def analyze_flow(
     emit: Emit,
     *,
     limits: CaptureLimits | None = None,
-    batcher: RowBatcher | None = None,
+    batcher: RowSink | None = None,
 ) -> list[SessionSummary]:
     """Analyze all sessions of one flow, from its packed references in any order.
 
@@ -237,16 +251,18 @@ def _detect_protocol(
 
 def _decode_session(
     session: TcpSession,
-    source: PeekedSession | OpenedSession,
+    peeked: PeekedSession,
+    opened: OpenedSession | None,
     detection: Detection,
     options: AnalysisOptions,
     emit: Emit,
-    batcher: RowBatcher,
+    batcher: RowSink,
     on_missing: OnMissing | None,
     has_conflicts: bool,
+    key: PacketKey | None,
 ) -> Steps:
     assert detection.protocol is not None  # the caller checked it
-    layer = source.layer if isinstance(source, OpenedSession) else None
+    layer = opened.layer if opened is not None else None
     summary = _initial_summary(session, detection)
     vantage = Vantage[summary.vantage.upper()]
     protocol = create(
@@ -281,9 +297,7 @@ def _decode_session(
     rows = SessionRows(summary.session_id, emit, batcher, options.tables, has_requests(protocol))
     if missing is not None and layer is None:
         _add_missing_beginning(missing, session)
-    batches = (
-        source.batches(session.ended_at) if isinstance(source, OpenedSession) else source.batches()
-    )
+    batches = peeked.batches() if opened is None else opened.batches(session.ended_at)
     try:
         for batch in batches:
             tracker.feed(batch.events, batch.data)
@@ -301,10 +315,80 @@ def _decode_session(
     _close_tracker(tracker, session)
     _hand_over(tracker, summary.session_id, on_missing)
     rows.close(observer, tracker, session.ended_at)
-    _complete_summary(summary, session, observer, tracker, rows, layer)
+    decoded = DecodedSession(observer, tracker, rows)
+    _complete_summary(summary, session, decoded, layer)
+    if key is not None and decoded.is_frameless and not summary.read_error:
+        _remember_packet(key, decoded)
     # Break the reference cycle between observer and tracker, so that both are freed at once.
     observer.connection.sink = NullSink()
     return summary
+
+
+PacketKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSession:
+    """A session that was decoded to its end."""
+
+    observer: Observer
+    tracker: SessionTracker
+    rows: SessionRows
+
+    @property
+    def is_frameless(self) -> bool:
+        """Whether nothing was found in its bytes, so that it has no rows but its own."""
+        rows = self.rows
+        found = rows.stream_count + rows.violation_count + rows.stall_findings
+        return not (self.tracker.frame_count or found)
+
+
+_frameless_packets: dict[PacketKey, DecodedSession] = {}
+
+
+def _packet_key(
+    session: TcpSession, detection: Detection, sample: SessionSample
+) -> PacketKey | None:
+    """What decides how a session of one small packet is decoded; None for other sessions.
+
+    Captures of scans and floods have millions of such sessions, mostly with the same bytes. Those
+    in which no frame was found are not decoded again.
+    """
+    if session.packets != 1 or sample.size > MAX_REMEMBERED_BYTES:
+        return None
+    if detection.mismatch or detection.skip_bytes != (0, 0) or not session.ordered:
+        return None
+    return (
+        detection.protocol, session.vantage_hint, session.saw_syn, session.unseen_side,
+        session.ends, sample.head(0), sample.head(1),
+    )  # fmt: skip
+
+
+def _remember_packet(key: PacketKey, decoded: DecodedSession) -> None:
+    if len(_frameless_packets) >= MAX_REMEMBERED_PACKETS:
+        _frameless_packets.clear()
+    _frameless_packets[key] = decoded
+
+
+def _open_tls(
+    peeked: PeekedSession, sample: SessionSample, options: AnalysisOptions
+) -> OpenedSession | None:
+    """The opened bytes of a session that begins with the ClientHello of TLS; None for others."""
+    head = sample.head(0)
+    if not may_begin_client_hello(head):
+        return None
+    from polymux.analysis.tls.session import OpenedSession, read_client_hello
+
+    if read_client_hello(head) is None:
+        return None
+    return OpenedSession(peeked.batches(), options.keys or KeyLog())
+
+
+def _unbatched(emit: Emit) -> RowSink:
+    """A sink that emits every row as a record batch at once."""
+    from polymux.analysis.output.row_batcher import RowBatcher  # needs Arrow, which takes long
+
+    return RowBatcher(emit, batch_rows=1)
 
 
 def _describe_conflicts(session: TcpSession) -> str:
@@ -434,7 +518,11 @@ def make_stall_detector(
 
 def has_requests(protocol: Protocol) -> bool:
     """Whether every stream of this protocol is a request and its reply."""
-    return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
+    known = _has_requests.get(protocol.name)
+    if known is None:
+        known = {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
+        _has_requests[protocol.name] = known
+    return known
 
 
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
@@ -489,7 +577,7 @@ def _summarize_undecoded(
 
 
 def _summarize_unreadable(
-    session: TcpSession, batcher: RowBatcher, options: AnalysisOptions, problem: CaptureError
+    session: TcpSession, batcher: RowSink, options: AnalysisOptions, problem: CaptureError
 ) -> SessionSummary:
     summary = _summarize_undecoded(session, Detection(None, "the capture could not be read"))
     summary.read_error = str(problem)
@@ -499,13 +587,9 @@ def _summarize_unreadable(
 
 
 def _complete_summary(
-    summary: SessionSummary,
-    session: TcpSession,
-    observer: Observer,
-    tracker: SessionTracker,
-    rows: SessionRows,
-    layer: TlsLayer | None,
+    summary: SessionSummary, session: TcpSession, decoded: DecodedSession, layer: TlsLayer | None
 ) -> None:
+    observer, tracker, rows = decoded.observer, decoded.tracker, decoded.rows
     dialer, acceptor = observer.connection.dialer, observer.connection.acceptor
     protocol = observer.protocol
     summary.version = protocol.version() or None
@@ -569,9 +653,7 @@ def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
         summary.tls_handshake_us = facts.handshake_ns // 1000
 
 
-def _add_session_row(
-    summary: SessionSummary, options: AnalysisOptions, batcher: RowBatcher
-) -> None:
+def _add_session_row(summary: SessionSummary, options: AnalysisOptions, batcher: RowSink) -> None:
     if "sessions" in options.tables:
         batcher.add("sessions", {name: [value] for name, value in summary.row().items()})
 

@@ -181,6 +181,7 @@ class DirectionHistory:
 
 
 MAX_RUNS: Final[i64] = 1024  # runs remembered per direction; older ones are overwritten
+FIRST_RUNS: Final[i64] = 16  # runs of a direction for which there is room from the start
 
 # Transmission time of a byte before the frame's only timestamp, at 8 Mbit/s, the slowest line that
 # is assumed. A longer silence before the frame was a pause.
@@ -206,6 +207,14 @@ class BusyPeriod:
         self.saturated_ns: i64 = 0  # and saturated by them
 
 
+def with_zeros(numbers: vec[i64], size: i64) -> vec[i64]:
+    """A copy of these numbers, with zeros behind them up to `size`."""
+    copy: vec[i64] = vec[i64]([i64(0)] * size)
+    for n in range(i64(len(numbers))):
+        copy[n] = numbers[n]
+    return copy
+
+
 class BusyRuns:
     """The last MAX_RUNS runs of one direction. A pause longer than `pause_ns` ends a run."""
 
@@ -213,11 +222,11 @@ class BusyRuns:
         self.no_stream: StreamTracker = no_stream
         self.pause_ns: i64 = pause_ns
         self.run_stream: list[StreamTracker] = []
-        self.run_bytes: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
-        self.run_start: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
-        self.run_end: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
-        self.run_busy_ns: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
-        self.run_saturated_ns: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
+        self.run_bytes: vec[i64] = vec[i64]([i64(0)] * FIRST_RUNS)
+        self.run_start: vec[i64] = vec[i64]([i64(0)] * FIRST_RUNS)
+        self.run_end: vec[i64] = vec[i64]([i64(0)] * FIRST_RUNS)
+        self.run_busy_ns: vec[i64] = vec[i64]([i64(0)] * FIRST_RUNS)
+        self.run_saturated_ns: vec[i64] = vec[i64]([i64(0)] * FIRST_RUNS)
         self.run_count: i64 = 0
         self.tally_id: i64 = side  # of the current sum; the directions use odd and even numbers
         self.last_stream: StreamTracker = no_stream  # of the last frame
@@ -280,6 +289,8 @@ class BusyRuns:
             return
         self.last_stream = track
         slot = self.run_count % MAX_RUNS
+        if self.run_count == FIRST_RUNS:
+            self.make_room()
         if self.run_count < MAX_RUNS:
             self.run_stream.append(track)
         else:
@@ -290,6 +301,14 @@ class BusyRuns:
         self.run_busy_ns[slot] = busy
         self.run_saturated_ns[slot] = saturated
         self.run_count += 1
+
+    def make_room(self) -> None:
+        """Make room for MAX_RUNS runs; most sessions of a large capture have only a few."""
+        self.run_bytes = with_zeros(self.run_bytes, MAX_RUNS)
+        self.run_start = with_zeros(self.run_start, MAX_RUNS)
+        self.run_end = with_zeros(self.run_end, MAX_RUNS)
+        self.run_busy_ns = with_zeros(self.run_busy_ns, MAX_RUNS)
+        self.run_saturated_ns = with_zeros(self.run_saturated_ns, MAX_RUNS)
 
     def is_back_to_back(self, size: i64, began: i64) -> bool:
         """Whether a frame of `size` bytes that begins at `began` follows without a pause."""

@@ -179,6 +179,15 @@ class FileReader:
     def __call__(self, offset: int, size: int) -> bytes:
         return self._pool.source(self._path).read_at(offset, size)
 
+    def can_gather(self) -> bool:
+        """Whether `gather` can copy pieces out of the file, as long as nothing is wrong with it."""
+        source = self._pool.source(self._path)
+        return (
+            isinstance(source, PlainSource)
+            and source.mapped_file() is not None
+            and self._pool.gather_buffer() is not None
+        )
+
     def gather(self, events: TcpEvents, run: ReadRun) -> bytes | None:
         """The bytes of a run by one system call; None if they must be read piece by piece.
 
@@ -325,6 +334,12 @@ class _IndexedFileReader(FileReader):
     def __call__(self, offset: int, size: int) -> bytes:
         try:
             return super().__call__(offset, size)
+        except CaptureError as problem:
+            raise self._lost(problem) from None
+
+    def can_gather(self) -> bool:
+        try:
+            return super().can_gather()
         except CaptureError as problem:
             raise self._lost(problem) from None
 

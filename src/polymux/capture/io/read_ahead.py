@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from polymux.capture.io.file_pool import FileReader
 from polymux.capture.io.read_coalescing import (
     PayloadRequest,
     ReadAt,
@@ -27,6 +28,10 @@ MAX_HELD_BYTES = 24 << 20  # references held by the flows that are analyzed at t
 # Runs are read in one pass if that reads at most this many bytes of the file for each piece, on
 # average: fetching a piece by itself costs about as much.
 MAX_BYTES_PER_PIECE = 8192
+# Where pieces can be gathered, the pass must also read at most this much of what is wanted, the
+# headers of a packet included: tasks that share a file would each read all of it otherwise.
+MAX_READ_PERCENT = 150
+PACKET_HEADER_BYTES = 96  # of the block or record, Ethernet, IP and TCP
 NOT_STARTED = -(1 << 63)
 
 
@@ -129,14 +134,23 @@ class ReadCoalescer:
                     read = each.readers[run.file]
                     files.setdefault(path, (read, []))[1].append(run)
         for read, runs in files.values():
-            pieces = sum(run.pieces for run in runs)
-            begin = min(run.begin for run in runs)
-            end = max(run.end for run in runs)
-            if end - begin <= pieces * MAX_BYTES_PER_PIECE:
+            if is_worthwhile(runs, read):
                 try:
                     read_interleaved(runs, read)
                 except CaptureError:
                     continue  # the flow that needs the failed part reads it and gets the error
+
+
+def is_worthwhile(runs: Sequence[SequentialRun], read: ReadAt) -> bool:
+    """Whether to read these runs of a file in one pass, rather than each flow's by itself."""
+    pieces = sum(run.pieces for run in runs)
+    passed = max(run.end for run in runs) - min(run.begin for run in runs)
+    if passed > pieces * MAX_BYTES_PER_PIECE:
+        return False
+    wanted = sum(run.payload_bytes for run in runs) + pieces * PACKET_HEADER_BYTES
+    return passed * 100 <= wanted * MAX_READ_PERCENT or not (
+        isinstance(read, FileReader) and read.can_gather()
+    )
 
 
 class ReadAhead:

@@ -182,8 +182,8 @@ class JsonListing(Listing):
 
     def write(self, request: CaptureRequest) -> None:
         for spool in (self._sessions, self._streams):
-            for row in spool.rows():
-                sys.stdout.write(row.decode())
+            for rows in spool.joined_rows():
+                sys.stdout.write(rows.decode())
 
     def close(self) -> None:
         for spool in (self._sessions, self._streams):
@@ -269,9 +269,11 @@ LISTINGS: dict[str, type[Listing]] = {JSON: JsonListing, CSV: CsvListing, TABLE:
 
 def session_json(summary: SessionSummary) -> dict[str, object]:
     row = summary.row()
-    row |= {name: timestamp_text(int(str(row[name]))) for name in ("started_at", "ended_at")}
-    counts = ("findings", "stalls", "unfinished", "balanced")
-    return {**row, **{name: getattr(summary, name) for name in counts}}
+    row["started_at"] = timestamp_text(summary.started_at)
+    row["ended_at"] = timestamp_text(summary.ended_at)
+    for name in ("findings", "stalls", "unfinished", "balanced"):
+        row[name] = getattr(summary, name)
+    return row
 
 
 def short_id_length(ids: array[int]) -> int:

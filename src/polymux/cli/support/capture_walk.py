@@ -20,7 +20,7 @@ from polymux.core.errors import CaptureError
 if TYPE_CHECKING:
     from polymux.analysis.options import AnalysisOptions
     from polymux.analysis.output.plain_rows import PlainRows
-    from polymux.analysis.output.row_batcher import RowBatcher
+    from polymux.analysis.output.row_sink import RowSink
     from polymux.analysis.output.session_rows import Emit
     from polymux.analysis.session.analyzer import OnMissing, SessionSummary, Steps
 
@@ -144,7 +144,7 @@ class CaptureRun:
         options: AnalysisOptions,
         emit: Emit,
         on_missing: OnMissing | None = None,
-        batcher: RowBatcher | None = None,
+        batcher: RowSink | None = None,
     ) -> SessionSummary:
         """Analyze one session and return its summary.
 
@@ -166,7 +166,7 @@ class CaptureRun:
         options: AnalysisOptions,
         emit: Emit,
         on_missing: OnMissing | None = None,
-        batcher: RowBatcher | None = None,
+        batcher: RowSink | None = None,
     ) -> Steps:
         """Do the same in steps: yield the bytes read by each, and return the summary."""
         from polymux.analysis.session.analyzer import analyze_session_steps

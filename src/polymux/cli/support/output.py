@@ -17,17 +17,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import click
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from polymux.text.sanitize import escape_hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.console import Console
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_WITHOUT_ZONE = datetime(1970, 1, 1)  # asking for a zone takes longer than all else
 _GAP = 2  # spaces between two cells
 _PIPE_WIDTH = 10_000  # characters; a table in a pipe is not wrapped
 FORMATS = TABLE, JSON, CSV = "table", "json", "csv"
@@ -161,6 +159,9 @@ def print_table(
     title: str, columns: Iterable[str | TableColumn], rows: Iterable[Iterable[object]]
 ) -> None:
     """Print a table. Text is escaped, and never interpreted as markup."""
+    from rich.table import Table
+    from rich.text import Text
+
     out = console()
     heads = [
         TableColumn(column, min_width=8) if isinstance(column, str) else column
@@ -202,11 +203,15 @@ def fitting_columns(columns: list[TableColumn], cells: list[list[str]], width: i
 
 
 def column_width(column: TableColumn, cells: list[list[str]], index: int) -> int:
+    from rich.cells import cell_len
+
     return max(cell_len(column.name), *(cell_len(row[index]) for row in cells), 0)
 
 
 def console() -> Console:
     """Standard output as a rich console, honouring NO_COLOR and COLUMNS; pipes are not wrapped."""
+    from rich.console import Console  # takes long: JSON and CSV do without
+
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=_PIPE_WIDTH if piped else None)
 
@@ -229,7 +234,7 @@ def warn(text: str) -> None:
 def timestamp_text(us: int) -> str:
     """Format microseconds since the epoch as an ISO 8601 timestamp in UTC."""
     try:
-        moment = _EPOCH + timedelta(microseconds=us)
+        moment = _EPOCH_WITHOUT_ZONE + timedelta(microseconds=us)
     except OverflowError:
         return f"{us} us"
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="microseconds") + "Z"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.text import Text
 
 from polymux.text.units import duration_text, size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 SHOW_AFTER_SECONDS = 1.0  # shorter work shows no bar
 REFRESH_SECONDS = 0.2
@@ -43,7 +47,7 @@ class ProgressBar:
         console: Console | None = None,
     ) -> None:
         self.unit = unit
-        self.console = console or Console(stderr=not printing, highlight=False)
+        self.console = console or _terminal(printing)
         self._bar: Progress | None = None
         self._finished = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,6 +82,8 @@ class ProgressBar:
         """Show the bar after `SHOW_AFTER_SECONDS` and keep it up to date. Runs in a thread."""
         if SHOW_AFTER_SECONDS > 0 and self._finished.wait(SHOW_AFTER_SECONDS):
             return
+        from rich.progress import BarColumn, Progress, TextColumn
+
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"),
             console=self.console, transient=True, auto_refresh=False,
@@ -105,12 +111,16 @@ class ProgressBar:
     def print_line(self, line: str) -> None:
         """Print a line above the bar."""
         if self._bar is not None:
+            from rich.text import Text
+
             self._bar.console.print(Text(line), soft_wrap=True)
         else:
             click.echo(line)
 
     def __enter__(self) -> ProgressBar:
-        if self.console.is_terminal:
+        if self.console is not None and self.console.is_terminal:
+            import rich.progress  # noqa: F401  # here: the thread would show the bar too late
+
             self._thread = threading.Thread(target=self._show, daemon=True)
             self._thread.start()
             _active_bars.append(self)
@@ -127,6 +137,18 @@ class ProgressBar:
             self._finished.set()
             self._thread.join()
             self._thread = None
+
+
+def _terminal(printing: bool) -> Console | None:
+    """Where a bar is shown by default; None if that is certainly no terminal."""
+    stream = sys.stdout if printing else sys.stderr
+    # Variables with which `rich` takes any stream for a terminal:
+    forced = "FORCE_COLOR" in os.environ or "TTY_COMPATIBLE" in os.environ
+    if not forced and (stream is None or not stream.isatty()):
+        return None
+    from rich.console import Console  # takes long
+
+    return Console(stderr=not printing, highlight=False)
 
 
 def print_line(line: str) -> None:

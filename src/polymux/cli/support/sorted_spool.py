@@ -6,11 +6,13 @@ once there are more than a few megabytes.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
 
 MAX_BYTES_IN_MEMORY = 4 << 20
+MAX_JOINED = 64  # rows that are read at a time
 MAX_SORTED_IN_PYTHON = 50_000  # rows; sorting more as Python objects takes too much memory
 
 Key = tuple[int, int]
@@ -37,8 +39,9 @@ class SortedSpool:
 
     def add(self, key: Key, row: bytes) -> None:
         """Add a row. Rows with the same key keep the order in which they were added."""
-        for column, part in zip(self._keys, key, strict=True):
-            column.append(part)
+        first, second = self._keys
+        first.append(key[0])
+        second.append(key[1])
         self._file.write(row)
         self._starts.append(self._starts[-1] + len(row))
         if self._max_rows and len(self) >= 2 * self._max_rows + 64:
@@ -46,10 +49,27 @@ class SortedSpool:
 
     def rows(self) -> Iterator[bytes]:
         """The rows in ascending order of their keys; none may be added afterwards."""
-        count = self._max_rows or len(self)
-        for number, _ in zip(self._order(), range(count), strict=False):
-            self._file.seek(self._starts[number])
-            yield self._file.read(self._starts[number + 1] - self._starts[number])
+        for number in self._kept():
+            yield self._read(number, number + 1)
+
+    def joined_rows(self) -> Iterator[bytes]:
+        """The same rows, those that were added one after another joined, up to `MAX_JOINED`."""
+        first = end = 0
+        for number in self._kept():
+            if number != end or end - first == MAX_JOINED:
+                yield self._read(first, end)
+                first = number
+            end = number + 1
+        yield self._read(first, end)
+
+    def _read(self, first: int, end: int) -> bytes:
+        """The rows from number `first` to before `end`."""
+        self._file.seek(self._starts[first])
+        return self._file.read(self._starts[end] - self._starts[first])
+
+    def _kept(self) -> Iterator[int]:
+        """The numbers of the rows that are kept, in order."""
+        return itertools.islice(self._order(), self._max_rows or len(self))
 
     def _order(self) -> Iterable[int]:
         count, (first, second) = len(self), self._keys
@@ -69,7 +89,7 @@ class SortedSpool:
 
     def _drop_last(self) -> None:
         """Keep only the first `max_rows` rows."""
-        kept = sorted(n for n, _ in zip(self._order(), range(self._max_rows), strict=False))
+        kept = sorted(self._kept())
         file, keys, starts = self._file, self._keys, self._starts
         self._start_empty()
         with file:

@@ -1,0 +1,25 @@
+"""What takes the rows of sessions, whatever becomes of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from polymux.analysis.output.row_columns import FramePage, TimelineRows
+from polymux.analysis.output.table_columns import TableColumns
+from polymux.core.protocol import Protocol
+
+
+class RowSink(ABC):
+    """Takes the rows of all tables but `content`, of one session after another."""
+
+    @abstractmethod
+    def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
+        """Add the next rows of a session's frames."""
+
+    @abstractmethod
+    def add_timeline(self, rows: TimelineRows, session_id: str) -> None:
+        """Add the next rows of a session's timeline."""
+
+    @abstractmethod
+    def add(self, table: str, columns: TableColumns) -> None:
+        """Add rows of any other table, as columns."""
