@@ -17,7 +17,8 @@ from tests.fuzz.targets import PROTOCOLS, TARGETS
 ROOT = Path(__file__).parents[2]
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
 SECONDS = min(1200.0, 1 + 4 * SOAK)  # each target: in ten minutes' form a million inputs in all
-GUIDED = min(120.0, 2 + 12 * SOAK)
+GUIDED_SECONDS = min(120.0, 2 + 12 * SOAK)
+GUIDED_INPUTS = 1000  # of each target in the fast form, which tries the same ones every time
 DECODERS = set(TARGETS) - {"observer", "websocket", "captures", "guess", "tls"}
 LONGEST = 1.0  # seconds an input may take, on an idle machine
 
@@ -56,7 +57,8 @@ def test_mutated_conversations_do_no_harm(target: str) -> None:
 def test_atheris_finds_nothing_either() -> None:
     """Guided by coverage, which only interpreted code shows."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(GUIDED)]
+    amount = f"--seconds={GUIDED_SECONDS}" if SOAK else f"--inputs={GUIDED_INPUTS}"
+    command = [sys.executable, "-m", "tests.fuzz", amount]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
                           check=False)  # fmt: skip
     print(done.stdout)
