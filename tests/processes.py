@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 # What is shared by files in a folder, and how these name it.
 SHARED = (
     ("Spark cluster", "tests/spark/", re.compile(r"\bstandalone_cluster\b")),
-    ("Spark session", "tests/spark/", re.compile(r"\bspark: \"SparkSession\"")),
+    ("Spark session", "tests/spark/", re.compile(r"\bspark: \"?SparkSession\b")),
     ("browser", "tests/report/", re.compile(r"\bopen_alone\b")),
 )
 

@@ -1,4 +1,4 @@
-"""Tests that share what is slow to start run in one process, and those that take long begin first."""
+"""Tests that share what starts slowly run in one process, and those that take long begin first."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def test_a_file_is_a_unit_unless_it_shares_something() -> None:
     for name, folder, _ in SHARED:
         assert len(units()[name]) > 1
         assert all(file.startswith(folder) for file in units()[name])
+
+
+def test_what_is_slow_to_start_is_used_in_its_unit_alone(request: pytest.FixtureRequest) -> None:
+    """By all tests that were collected with this one."""
+    fixtures = {
+        "spark": "Spark session",
+        "standalone_cluster": "Spark cluster",
+        "browser": "browser",
+    }
+    for item in request.session.items:
+        for fixture in fixtures.keys() & getattr(item, "fixturenames", ()):
+            assert unit(item.nodeid) == fixtures[fixture], item.nodeid
 
 
 @pytest.mark.parametrize("name", LONG)
