@@ -32,7 +32,7 @@ def test_what_is_slow_to_start_is_used_in_its_unit_alone(request: pytest.Fixture
     fixtures = {
         "spark": "Spark session",
         "standalone_cluster": "Spark cluster",
-        "browser": "browser",
+        "open_alone": "browser",
     }
     for item in request.session.items:
         for fixture in fixtures.keys() & getattr(item, "fixturenames", ()):
