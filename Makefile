@@ -16,15 +16,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
-# Tests of live connections wait more than they compute: they run first, in three processes; the
-# others in two. Each file runs in one process, those that take long first.
+# Tests of live connections run first, undisturbed by those that keep every core busy; then all
+# others, then the core once more interpreted. Most tests also wait, so there are more processes than
+# cores. tests/processes.py says which tests run in the same process, and which of them first.
 LIVE := tests/attacks tests/record tests/aio tests/stateful
-LONG := tests/spark tests/test_readme.py tests/fuzz tests/interop tests/e2e
-COMPUTE := tests/core tests/protocols tests/testing tests/capture
-BY_FILE := --dist loadfile --no-loadscope-reorder
-TWO := -n 2 $(BY_FILE)
-THREE := -n 3 $(BY_FILE)
-PYTEST := $(BIN)/python -m pytest -q
+CORE := tests/core tests/protocols tests/testing tests/capture tests/aio
+THREE := -n 3 --no-loadscope-reorder
+# Bytecode is kept, wherever else that is turned off: rewriting the asserts takes longest in
+# collecting tests, and every process collects them all.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 INTERPRETED := PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(PYTEST)
 STEP := $(BIN)/python -m tools.step
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -69,9 +69,8 @@ lint: $(VENV)/dependencies
 
 test: lint $(VENV)/installed
 	$(PYTEST) $(THREE) $(LIVE)
-	$(PYTEST) $(TWO) $(LONG) tests $(addprefix --ignore=,$(LIVE))
-	$(INTERPRETED) $(TWO) $(COMPUTE)
-	$(INTERPRETED) $(THREE) tests/aio --ignore=tests/aio/test_uvloop.py
+	$(PYTEST) $(THREE) tests $(addprefix --ignore=,$(LIVE))
+	$(INTERPRETED) $(THREE) $(CORE) --ignore=tests/aio/test_uvloop.py
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

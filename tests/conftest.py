@@ -4,14 +4,18 @@ Property tests try the same cases every time, however slow the machine is; with 
 try others each time.
 
 The outputs of every module are searched for the secrets of its TLS sessions (`secret_watch`).
+
+In several processes (`-n`) tests are shared out as `processes` says.
 """
 
+import gc
 import os
 import signal
 from typing import Any
 
 import hypothesis
 import pytest
+from tests.processes import Units, rank
 from tests.secret_watch import no_output_has_a_secret, note_report
 
 __all__ = ["no_output_has_a_secret"]  # a fixture of every module
@@ -23,6 +27,21 @@ def pytest_configure() -> None:
     program that tests start and interrupt."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # in a process of pytest-xdist
+        items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
+    return Units(config, log)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # later collections skip what exists by now
 
 
 if hypothesis.settings.get_current_profile_name() != "mutants":  # which tools.mutants has chosen

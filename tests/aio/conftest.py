@@ -23,11 +23,6 @@ collect_ignore = (
 )  # eager tasks came with 3.12
 
 
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()  # later collections skip what exists by now
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
     test = pyfuncitem.obj

@@ -41,8 +41,13 @@ async def main(interval: float) -> dict[str, float]:
     timeouts = Timeouts(keepalive_interval=interval)
     figures: dict[str, float] = {}
     down_at = 0.0
+    ready: set[str] = set()
+    all_ready = asyncio.Event()
 
     async def noting(who: str, session: Session) -> None:
+        ready.add(who)
+        if len(ready) == 2 * len(PROTOCOLS):
+            all_ready.set()
         try:
             await wait_for_anything(session)
         except polymux.PolymuxError:
@@ -60,7 +65,7 @@ async def main(interval: float) -> dict[str, float]:
             )
             session = await polymux.connect(server.url, protocol=protocol, timeouts=timeouts)
             waiting.append(asyncio.create_task(noting(f"{protocol} dialer", session)))
-        await asyncio.sleep(0.3)
+        await all_ready.wait()
         down_at = time.monotonic()
         set_link(False)
         await asyncio.gather(*waiting)

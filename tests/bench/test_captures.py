@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-from bench import captures, tls_captures
+from bench import captures, harness, tls_captures
 from bench.capture_writer import FORMATS, one_way_packets, packets_carrying
-from bench.harness import NotMeasured
+from bench.harness import Effort, NotMeasured
 
 from polymux.capture import read_sessions
 
 
 def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "EFFORT", Effort(seconds=0))
     monkeypatch.setattr(captures, "PAYLOAD", 1 << 20)
     monkeypatch.setattr(captures, "LISTED", 400_000)
     monkeypatch.setattr(captures, "SLOW", 1)

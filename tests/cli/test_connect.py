@@ -131,9 +131,10 @@ def test_the_first_stream_of_the_peer_can_be_taken_instead(
 def test_json_has_text_or_hex(run: Run) -> None:
     async def answer(session: Any) -> None:
         async for stream in session.incoming:
-            for data in (b"caf\xc3\xa9 \x1b[31m", b"\xff\x00"):
-                await stream.send(data)
-                await asyncio.sleep(1)  # the first has been printed
+            await stream.send(b"caf\xc3\xa9 \x1b[31m")
+            while not os.fstat(1).st_size:  # until the first has been printed, to a file
+                await asyncio.sleep(0.01)
+            await stream.send(b"\xff\x00")
             await stream.end()
 
     with served(answer, "mplex") as url:

@@ -1,5 +1,8 @@
 """Fuzz with atheris: `python -m tests.fuzz [--seconds N] [TARGET...]`, every target in turn.
 
+With `--inputs N` each target gets so many inputs beside its seeds, however long they take: the same
+ones in every run.
+
 Coverage is only seen where the code runs interpreted, so run it with PYTHONPATH=src. What is found
 is written to tests/vectors/fuzz/TARGET, where the tests run it from then on.
 """
@@ -22,15 +25,20 @@ with atheris.instrument_imports(include=DECODERS):
     from tests.fuzz.targets import TARGETS
 
 
-def fuzz(target: str, seconds: float, jobs: Path) -> int:
+def fuzz(target: str, seconds: float, inputs: int | None, jobs: Path) -> int:
     """Fork a process for one target, because atheris ends its process. Return the process id.
 
     The code has been instrumented for all targets before the fork.
     """
     corpus = jobs / target
     corpus.mkdir()
-    for n, seed in enumerate(seeds_of(target)):
+    seeds = seeds_of(target)
+    for n, seed in enumerate(seeds):
         (corpus / f"seed-{n:04d}").write_bytes(seed)
+    if inputs is None:
+        amount = [f"-max_total_time={max(1, round(seconds))}"]
+    else:
+        amount = [f"-runs={len(seeds) + inputs}", "-seed=1"]
     found = FOUND / target
     found.mkdir(parents=True, exist_ok=True)
     number = os.fork()
@@ -40,8 +48,8 @@ def fuzz(target: str, seconds: float, jobs: Path) -> int:
     os.dup2(said, 1)
     os.dup2(said, 2)
     options = [
-        f"-artifact_prefix={found}/", f"-max_total_time={max(1, round(seconds))}", "-timeout=5",
-        "-rss_limit_mb=1024", "-max_len=6000", "-print_final_stats=1", "-verbosity=0",
+        f"-artifact_prefix={found}/", *amount, "-timeout=5", "-rss_limit_mb=1024",
+        "-max_len=6000", "-print_final_stats=1", "-verbosity=0",
     ]  # fmt: skip
     atheris.Setup([target, str(corpus), *options], TARGETS[target])
     atheris.Fuzz()
@@ -51,6 +59,9 @@ def fuzz(target: str, seconds: float, jobs: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target")
+    parser.add_argument(
+        "--inputs", type=int, help="for each target beside its seeds, instead of seconds"
+    )
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
     options = parser.parse_args()
@@ -62,7 +73,8 @@ def main() -> int:
         while waiting or running:
             while waiting and len(running) < options.at_once:
                 target = waiting.pop(0)
-                running.append((target, fuzz(target, options.seconds, jobs), time.monotonic()))
+                number = fuzz(target, options.seconds, options.inputs, jobs)
+                running.append((target, number, time.monotonic()))
             target, number, began = running.pop(0)
             ended = os.waitpid(number, 0)[1]
             failed += ended != 0

@@ -17,20 +17,33 @@ from tests.fuzz.targets import PROTOCOLS, TARGETS
 ROOT = Path(__file__).parents[2]
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
 SECONDS = min(1200.0, 1 + 4 * SOAK)  # each target: in ten minutes' form a million inputs in all
-GUIDED = min(120.0, 2 + 12 * SOAK)
+# Mutated inputs of the fast form: a second's, compiled. Interpreted, as many as take five.
+INPUTS = {"websocket": 60_000, "captures": 4_000, "guess": 3_000, "tls": 1_500}
+OTHER_INPUTS = 25_000
+MAX_PROCESSOR_SECONDS = 5.0
+GUIDED_SECONDS = min(120.0, 2 + 12 * SOAK)
+GUIDED_INPUTS = 1000  # of each target in the fast form, which tries the same ones every time
 DECODERS = set(TARGETS) - {"observer", "websocket", "captures", "guess", "tls"}
 LONGEST = 1.0  # seconds an input may take, on an idle machine
 
 
-def inputs(target: str, seconds: float) -> Iterator[bytes]:
-    """Run the seeds, then random mutations of them, for a fixed time; the same in every run."""
+def inputs(target: str) -> Iterator[bytes]:
+    """The seeds, then random mutations of them: the same in every run. In the fast form their
+    number is fixed too, however busy the machine is."""
     seeds = seeds_of(target)
     yield from seeds
     chance = Random(target)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for _ in range(20):
-            yield mutated(chance, seeds)
+    if SOAK:
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            for _ in range(20):
+                yield mutated(chance, seeds)
+        return
+    until = time.process_time() + MAX_PROCESSOR_SECONDS
+    for _ in range(INPUTS.get(target, OTHER_INPUTS)):
+        yield mutated(chance, seeds)
+        if time.process_time() > until:
+            break
 
 
 @pytest.mark.timeout(7200 if SOAK else 300)
@@ -38,7 +51,7 @@ def inputs(target: str, seconds: float) -> Iterator[bytes]:
 def test_mutated_conversations_do_no_harm(target: str) -> None:
     run = TARGETS[target]
     count, worst = 0, 0.0
-    for data in inputs(target, SECONDS):
+    for data in inputs(target):
         began = time.process_time()
         try:
             run(data)
@@ -56,7 +69,8 @@ def test_mutated_conversations_do_no_harm(target: str) -> None:
 def test_atheris_finds_nothing_either() -> None:
     """Guided by coverage, which only interpreted code shows."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(GUIDED)]
+    amount = f"--seconds={GUIDED_SECONDS}" if SOAK else f"--inputs={GUIDED_INPUTS}"
+    command = [sys.executable, "-m", "tests.fuzz", amount]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
                           check=False)  # fmt: skip
     print(done.stdout)

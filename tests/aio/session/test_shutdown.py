@@ -106,6 +106,9 @@ async def test_data_received_over_tls_while_reading_is_paused_outlasts_the_peer(
             await stream.send(bytes(50_000))
             await asyncio.sleep(0.005)  # more than one read of it
         await stream.end()
+        assert session.transport is not None
+        while session.shutdown.has_unsent() or session.transport.get_write_buffer_size():
+            await asyncio.sleep(0.005)  # what closing has to wait for is the reply alone
         await session.close()
         await asyncio.sleep(0.1)  # the end of stream has arrived, if the TLS layer can see it
         gone.set()

@@ -16,6 +16,8 @@ import polymux
 CALLS = 1024
 CHANNELS = 1000
 CONNECTIONS = 48 if SOAK else 10
+PAUSES = 20 if SOAK else 4  # of reading, after each of which the server has aborted some requests
+GIVEN_UP = 120.0  # seconds after which a flood has failed
 PIECE = 60_000 if SOAK else 15_000
 # The fast form scales the budgets down, and what is sent with them.
 SMALL = {} if SOAK else {"assembly_buffer_bytes": 8 * MIB, "session_buffer_bytes": 2 * MIB,
@@ -26,7 +28,10 @@ CHANNEL = {} if SOAK else {"session_buffer_bytes": 4 * MIB}
 
 
 def unfinished_calls() -> Play:
-    """A piece of every request, again and again: 16 MiB each, if the server took them."""
+    """A piece of every request, again and again: 16 MiB each, if the server took them.
+
+    It goes on until the server has stopped reading, and given up what held it up, several times.
+    """
 
     def pieces() -> Iterator[bytes]:
         for _ in range(4):
@@ -36,9 +41,16 @@ def unfinished_calls() -> Play:
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
         sending = asyncio.create_task(scene.foe.flood(pieces()))
-        await asyncio.wait([sending], timeout=20 if SOAK else 4)
-        sending.cancel()
-        await asyncio.wait([sending])
+        try:
+            async with asyncio.timeout(GIVEN_UP):
+                while not sending.done():
+                    hits = (await scene.told())["hits"]
+                    if hits.get("session_buffer_bytes", 0) >= PAUSES:
+                        break
+                    await asyncio.sleep(0.05)
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
         scene.notes.append(f"{CALLS} requests at once")
 
     return play
@@ -83,10 +95,13 @@ def many_connections() -> Play:
             await foe.flood(frame for _ in range(size // 60_000))
 
         filling = [asyncio.create_task(fill(foe)) for foe in foes]
-        await asyncio.wait(filling, timeout=12 if SOAK else 3)
-        for task in filling:
-            task.cancel()
-        await asyncio.wait(filling)
+        try:
+            async with asyncio.timeout(GIVEN_UP):
+                await asyncio.gather(*filling)
+        finally:
+            for task in filling:
+                task.cancel()
+            await asyncio.wait(filling)
         scene.notes.append(f"{CONNECTIONS} connections of {size // MIB} MiB")
 
     return play
