@@ -50,6 +50,7 @@ PEER_VERDICTS = {
     "multiplex": (
         MPLEX_CASES,
         {
+            "MPLEX-HDR-2/flag-7": "NON-STRICT",
             "MPLEX-HDR-3/without-end": "WEDGED",
             "MPLEX-LEN-1/over-one-mebibyte": "NON-STRICT",
             "MPLEX-OPEN-1/opened-twice": "FAILED",

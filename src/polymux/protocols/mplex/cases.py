@@ -95,7 +95,7 @@ CASES: Final = (
 > MessageInitiator 1 "late"
 react""", outcomes(MAY_IGNORE, closed=Verdict.NON_STRICT), ("mplex.write-after-close",)),
     *IDS,
-    Case("MPLEX-HDR-2", "flag-7", 0, "> Undefined 1\nreact", MAY_IGNORE, ("mplex.bad-flag",)),
+    Case("MPLEX-HDR-2", "flag-7", 0, "> Undefined 1\nreact", SHOULD_REFUSE, ("mplex.bad-flag",)),
     Case("MPLEX-HDR-3", "padded-id", 0, '> NewStream 1 "echo" padded=3\nreact', EITHER,
          ("mplex.varint-noncanonical",)),
     Case("MPLEX-HDR-3", "ten-bytes", 0, "> hex 88 80 80 80 80 80 80 80 80 01 00\nreact",

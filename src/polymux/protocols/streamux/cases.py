@@ -64,7 +64,8 @@ REQUIREMENTS: Final = (
                 ("streamux.cancel-unknown", "streamux.cancel-unanswered")),
 )  # fmt: skip
 
-DISCARD: Final = outcomes(closed=Verdict.OK, refused=Verdict.OK, wedged=Verdict.OK)
+# To discard everything without a word is allowed, and leaves the other side waiting.
+DISCARD: Final = outcomes(closed=Verdict.OK, refused=Verdict.OK, wedged=Verdict.NON_STRICT)
 ECHO: Final = """
 > Request 1 "hello" last=1
 < content 1 "hello"
@@ -89,6 +90,12 @@ CASES: Final = (
          ("streamux.bad-bit-counts",)),
     Case("SMX-INI-3", "sum-15", 0, "bare\n> Initiator length=7 id=8\nreact", DISCARD,
          ("streamux.bad-bit-counts",)),
+    # An echo asks for nothing by itself, so only its Initiator and Keep Alives can come.
+    Case("SMX-INI-3", "request-after-sum-31", 1, """bare
+! [!IK]*
+> Initiator length=15 id=16
+> Request 1 "hello" last=1
+react""", DISCARD, ("streamux.bad-bit-counts",)),
     Case("SMX-INI-4", "request-after-a-bad-initiator", 1, """bare
 ! content * "hello"
 > Initiator version=2
