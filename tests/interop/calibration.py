@@ -24,6 +24,7 @@ from tests.interop.node_peer import GO_YAMUX, PEERS, go_program
 from polymux.testing import conform
 
 LINE_LIMIT = 1 << 20
+ATTEMPTS = 3
 TIMEOUT = 3.0  # seconds; a WEDGED case uses them up once or twice
 NERDBANK, LIBP2P_MPLEX, MULTIPLEX, LIBP2P_YAMUX = (
     "nerdbank", "libp2p-mplex", "multiplex", "libp2p-yamux",
@@ -145,7 +146,8 @@ CELLS = (
          "131,072 bytes lost", "the tail is lost where Go itself closes first, whatever comes "
          "after that; an echo of Go reads to the end before it closes"),
     Cell("echo of Go, as client", "yamux-js", probes.yamux_js_client_of_go,
-         "stuck: Discarding data for stream: 0"),
+         "stuck before the end", "stuck after 196,608 bytes",
+         "after 65,536 bytes as often; in most runs it discards what it takes for stream 0"),
 )  # fmt: skip
 
 
@@ -207,12 +209,33 @@ def case_cells(package: str) -> dict[str, str]:
     }
 
 
+async def observe_cases(package: str) -> dict[str, str]:
+    """What the conformance cases of the table show about one peer, by their ids.
+
+    What a peer says before it resets the connection can be lost in the reset, so a case that shows
+    the verdict and no more is run again; its verdict is the first one.
+    """
+    expected = case_cells(package)
+    wanted = list(expected)
+    found: dict[str, str] = {}
+    for _ in range(ATTEMPTS):
+        for result in (await examine(package, wanted)).cases:
+            text = described(result)
+            old = found.setdefault(result.case.id, text)
+            if text.startswith(old):
+                found[result.case.id] = text
+        wanted = [case for case, text in found.items()
+                  if text != expected[case] and expected[case].startswith(text)]  # fmt: skip
+        if not wanted:
+            break
+    return found
+
+
 async def observe_all() -> dict[Cell, str]:
     """Observe every cell once."""
     found: dict[Cell, str] = {}
     for package in PROTOCOLS:
-        results = await examine(package, case_cells(package))
-        seen = {result.case.id: described(result) for result in results.cases}
+        seen = await observe_cases(package)
         found |= {
             cell: seen[cell.source]
             for cell in CELLS

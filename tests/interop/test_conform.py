@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 from tests.interop import calibration, calibration_probes
-from tests.interop.calibration import CELLS, case_cells, described, examine, running_testee
+from tests.interop.calibration import (
+    CELLS,
+    case_cells,
+    described,
+    examine,
+    observe_cases,
+    running_testee,
+)
 from tests.interop.node_peer import GO_YAMUX, missing_go, require, require_none
 
 from polymux.testing import conform
@@ -103,6 +110,10 @@ def test_a_real_peer_has_the_verdicts_that_were_measured(package: str) -> None:
     assert found == PEER_VERDICTS[package][1]
     seen = {result.case.id: described(result) for result in results.cases}
     expected = case_cells(package)
+    lost = {case for case, text in expected.items() if text.startswith(seen[case] + ",")}
+    if lost:  # with a reset; see `observe_cases`
+        again = asyncio.run(observe_cases(package))
+        seen |= {case: again[case] for case in lost}
     assert {case: seen[case] for case in expected} == expected
 
 
