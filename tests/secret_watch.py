@@ -161,6 +161,10 @@ class SecretWatch:
         os.close(descriptor)
         self._read = 0
 
+    def remove_key_log(self) -> None:
+        """Remove the file to which the secrets of this process are written."""
+        Path(self.key_log).unlink(missing_ok=True)
+
     def note(self, origin: str, text: object) -> None:
         """Something was printed."""
         if isinstance(text, str):
@@ -274,6 +278,8 @@ def _set_hooks(watch: SecretWatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def no_output_has_a_secret(pytestconfig: pytest.Config) -> Iterator[None]:
     """Compare the outputs of the module with the secrets of its TLS sessions."""
+    if WATCH is None:
+        pytestconfig.add_cleanup(lambda: watch().remove_key_log())
     watching = watch()
     yield
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from base64 import b64encode
 from pathlib import Path
 
@@ -50,7 +51,7 @@ PLANTED = {
 }
 
 
-def test_a_planted_secret_fails_its_module(tmp_path: Path) -> None:
+def test_a_planted_secret_fails_its_module_and_no_key_log_is_left(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     (tmp_path / "conftest.py").write_text(
         "import pytest\n"
@@ -63,16 +64,19 @@ def test_a_planted_secret_fails_its_module(tmp_path: Path) -> None:
     )
     for name, planted in PLANTED.items():
         (tmp_path / f"test_{name}.py").write_text(MODULE.replace("{PLANTED}", planted))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rE", "-p", "no:cacheprovider", "--rootdir",
-         str(tmp_path), "--show-capture=no", "--tb=line", "-c", os.devnull, str(tmp_path)],
-        stdout=subprocess.PIPE, text=True, timeout=100,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [
-            str(root), os.environ.get("PYTHONPATH", "")]))},
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as temporary:  # not `tmp_path`, which is searched
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-rE", "-p", "no:cacheprovider", "--rootdir",
+             str(tmp_path), "--show-capture=no", "--tb=line", "-c", os.devnull, str(tmp_path)],
+            stdout=subprocess.PIPE, text=True, timeout=100,
+            env={**os.environ, "TMPDIR": temporary, "PYTHONPATH": os.pathsep.join(filter(None, [
+                str(root), os.environ.get("PYTHONPATH", "")]))},
+        )  # fmt: skip
+        left = list(Path(temporary).glob("watched-keys-*"))
     failed = set(re.findall(r"^ERROR .*test_(\w+)\.py::", done.stdout, re.MULTILINE))
     assert failed == PLANTED.keys() - {"honest"}, done.stdout
     assert done.stdout.count("has a secret as") >= len(failed)
+    assert left == []
 
 
 @pytest.mark.parametrize("before", range(4))

@@ -2,6 +2,7 @@
 
 A mutant is one change in a file of `protocols/`, in `core/varint.py` or in `core/msgpack.py`: a
 comparison, an operator, a number, a condition. What says nothing when the code runs is left alone.
+A rule is removed by giving it no bit in the masks of violations (`rule_removals`).
 """
 
 from __future__ import annotations
@@ -140,6 +141,30 @@ def changes(node: ast.AST) -> list[str]:
     return []
 
 
+def rule_removals() -> list[Mutant]:
+    """A mutant for each rule of each protocol, in which no frame can break the rule."""
+    found = []
+    for path in sorted((SOURCE / "protocols").rglob("*.py")):
+        tree = ast.parse(text_of(path))
+        nodes = {id(node): index for index, node in enumerate(ast.walk(tree))}
+        for node in tree.body:
+            name = rule_of(path, node)
+            if name:
+                found.append(Mutant(path, nodes[id(node)], node.lineno, node.lineno, name, ""))
+    return found
+
+
+def rule_of(path: Path, node: ast.AST) -> str:
+    """The rule whose bit a statement defines: `ID_REUSED: Final[i64] = 0x10`; "" if it is none."""
+    rules = path.parent / "rules.py"
+    if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+        return ""
+    if not isinstance(node.value, ast.Constant) or not rules.exists():
+        return ""
+    name = f"{path.parent.name}.{node.target.id.lower().replace('_', '-')}"
+    return name if f'"{name}"' in text_of(rules) else ""
+
+
 def is_negative(node: ast.AST) -> TypeGuard[ast.UnaryOp]:
     """Whether this is a negative integer literal."""
     return (
@@ -172,6 +197,8 @@ def change(node: ast.AST) -> None:
     elif is_negative(node):
         assert isinstance(node.operand, ast.Constant)  # see is_negative
         node.operand.value -= 1  # type: ignore[operator]  # an int, see is_negative
+    elif isinstance(node, ast.AnnAssign):  # the bit of a rule, see rule_of
+        node.value = ast.Constant(0)
     elif isinstance(node, ast.Constant):
         if isinstance(node.value, bool):
             node.value = not node.value

@@ -10,7 +10,8 @@ import pytest
 from tests.conform.peers import bad_peer
 
 from polymux import Unreachable
-from polymux.conform.connection import MAX_RECEIVED
+from polymux.conform import opening
+from polymux.conform.connection import MAX_RECEIVED, PeerConnection
 from polymux.conform.runner import PeerTester
 from polymux.core.conformance import Verdict
 from polymux.testing import conform
@@ -23,6 +24,22 @@ def test_a_refused_connection_is_an_error_within_the_time_limit() -> None:
         port = free.getsockname()[1]
     with pytest.raises(Unreachable, match=f"127.0.0.1:{port}: nothing listens there"):
         conform.run(f"tcp://127.0.0.1:{port}", "mplex", level=1, timeout=0.3)
+
+
+def test_the_reason_of_an_attempt_is_told_if_the_last_one_runs_out_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = []
+
+    async def attempt(dialer: opening.Dialer, make: opening.MakeConnection) -> PeerConnection:
+        attempts.append(make)
+        if len(attempts) > 1:
+            await asyncio.Event().wait()
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(opening.Dialer, "_attempt", attempt)
+    with pytest.raises(Unreachable, match="nothing listens there"):
+        conform.run("tcp://127.0.0.1:9", "mplex", level=1, timeout=0.3)
 
 
 def test_as_acceptor_a_client_that_never_comes_is_an_error() -> None:

@@ -40,6 +40,8 @@ def test_a_table_finds_what_a_dict_would_find(moves: list[tuple[int, bool]], mos
     assert {key: table.find(key) for key in range(41)} == {key: known.get(key) for key in range(41)}
     assert table.all() == sorted(known.values(), key=lambda stream: stream.serial)
     assert table.used_slots == len(known)
+    parts = [table.in_slots(first, 50) for first in range(0, table.slot_count(), 50)]
+    assert {id(stream) for part in parts for stream in part} == set(map(id, known.values()))
 
 
 def crowding(filled: list[bool]) -> int:

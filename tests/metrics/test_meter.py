@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -198,6 +199,48 @@ def test_a_state_lists_a_bounded_number_of_sessions_and_streams_and_counts_all(
     assert [session["open_streams"] for session in listed] == [9, 8, 7]
     assert sum(len(session["streams"]) for session in listed) == 20
     assert listed[0]["streams"][0]["unread_bytes"] == 5
+
+
+def test_a_state_of_very_many_streams_examines_a_part_and_soon_lists_all_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polymux.metrics.meter.MAX_EXAMINED_SLOTS", 256)
+    meter = Meter()
+    large, small = Session(), Session()
+    for session in (large, small):
+        meter.begun(session)
+    opened = b"".join(varint(number << 3) + b"\0" for number in range(1000))
+    large.endpoint.receive(opened, 0.0)
+    small.endpoint.receive(mplex_streams(5), 0.0)
+    late = {17, 500, 999}
+    for number in late:
+        large.endpoint.receive(varint(number << 3 | 2) + b"\x03abc", 0.0)
+    large.open_streams = 1000
+    for _ in range(large.endpoint.protocol.streams.slot_count() // 128):
+        state = meter.state()
+        listed = {session["open_streams"]: session for session in sessions_of(state)}
+        assert listed.keys() == {1000, 5}
+        assert len(listed[1000]["streams"]) <= 2 * 256
+        assert len(listed[5]["streams"]) == 5
+    keys = {stream["key"] for stream in listed[1000]["streams"] if stream["unread_bytes"]}
+    assert keys == {f"d{number}" for number in late}
+    assert listed[1000]["waiting_streams"] == 3
+    meter.ended(large)
+    assert [session["open_streams"] for session in sessions_of(meter.state())] == [5]
+
+
+def sessions_of(state: dict[str, object]) -> list[dict[str, Any]]:
+    found = state["sessions"]
+    assert isinstance(found, list)
+    return found
+
+
+def varint(number: int) -> bytes:
+    low = bytearray()
+    while number > 127:
+        low.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*low, number])
 
 
 def test_a_long_name_is_cut_in_a_state() -> None:

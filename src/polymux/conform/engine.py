@@ -303,6 +303,7 @@ class CaseRun:
             for _ in range(LIVENESS_ROUNDS):
                 if await self._is_alive():
                     continue
+                self._check_forbidden()
                 self._check_closed()
                 raise Ended(Outcome.WEDGED, "no error, and no answer to a valid stream after it")
         else:

@@ -72,16 +72,17 @@ class Dialer:
     async def _dial(self, make: MakeConnection) -> PeerConnection:
         loop = asyncio.get_running_loop()
         latest = loop.time() + self.timeout
+        reason = f"no answer in {self.timeout:g} s"
         while True:
             try:
                 async with asyncio.timeout_at(latest):
                     return await self._attempt(make)
-            except TimeoutError:
-                raise Unreachable(f"{self.address}: no answer in {self.timeout:g} s") from None
+            except TimeoutError:  # of the last attempt; one before it may have said why
+                raise Unreachable(f"{self.address}: {reason}") from None
             except OSError as problem:
+                refused = isinstance(problem, ConnectionRefusedError)
+                reason = "nothing listens there" if refused else describe_os_error(problem)
                 if loop.time() + RETRY_SECONDS >= latest:
-                    refused = isinstance(problem, ConnectionRefusedError)
-                    reason = "nothing listens there" if refused else describe_os_error(problem)
                     raise Unreachable(f"{self.address}: {reason}") from None
             await asyncio.sleep(RETRY_SECONDS)
 

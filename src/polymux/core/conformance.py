@@ -72,6 +72,13 @@ class Outcome(str, Enum):
     WEDGED = "wedged"  # no reaction, and no answer to anything else
 
 
+MUST: Final = Obligation.MUST
+SHOULD: Final = Obligation.SHOULD
+DIALECT: Final = Obligation.DIALECT
+AMBIGUOUS: Final = Obligation.AMBIGUOUS
+ROBUSTNESS: Final = Obligation.ROBUSTNESS
+
+
 @dataclass(frozen=True)
 class Requirement:
     """What a peer has to do.
@@ -160,6 +167,15 @@ class Case:
     @property
     def id(self) -> str:
         return f"{self.requirement}/{self.name}"
+
+
+def echo_cases(echo: str) -> tuple[Case, ...]:
+    """The cases of generic requirements that need nothing but the script of an echo."""
+    end = f"{echo}\neof\n< closed"
+    return (
+        Case("GEN-FRAG-1", "byte-by-byte", 1, f"split\n{echo}"),
+        Case("GEN-TRUNC-1", "end", 1, end, outcomes(missing=Verdict.NON_STRICT)),
+    )
 
 
 GENERIC_REQUIREMENTS: Final = (

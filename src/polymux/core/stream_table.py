@@ -195,6 +195,24 @@ class StreamTable:
         found.sort(key=serial_of)
         return found
 
+    def slot_count(self) -> int:
+        """How many slots there are: twice to four times as many as streams, or 64."""
+        return len(self.slots)
+
+    def in_slots(self, first: int, count: int) -> list[StreamState]:
+        """The streams in `count` slots from `first` on, counted around, in the order of opening."""
+        at: i64 = first & int(self.mask)
+        left: i64 = min(count, len(self.slots))
+        found: list[StreamState] = []
+        while left > 0:
+            stream = self.slots[at]
+            if stream is not self.empty_slot:
+                found.append(stream)
+            at = (at + 1) & self.mask
+            left -= 1
+        found.sort(key=serial_of)
+        return found
+
 
 def serial_of(stream: StreamState) -> int:
     """The sort key of `StreamTable.all`."""

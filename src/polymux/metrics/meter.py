@@ -15,6 +15,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import Side
+from polymux.core.stream_table import StreamTable
 from polymux.core.streams import OPEN, StreamState
 from polymux.metrics.families import Family, Labels, counters, gauges
 
@@ -27,6 +28,7 @@ FURTHER_PEERS = "other"
 MAX_LISTED_SESSIONS: Final = 1000
 MAX_LISTED_STREAMS: Final = 4096  # of all listed sessions together
 MAX_LISTED_NAME_BYTES: Final = 256  # of a stream's name
+MAX_EXAMINED_SLOTS: Final = 32768  # of stream tables: two slots or more for each stream
 
 
 class MeteredSession(Protocol):
@@ -66,6 +68,7 @@ class Meter:
     def __init__(self) -> None:
         self._open: dict[int, MeteredSession] = {}
         self._totals = {family.name: family for family in counters()}
+        self._surveys: dict[int, Survey] = {}  # by session, while one of them is large
 
     def __repr__(self) -> str:
         return f"<polymux meter, sessions open: {len(self._open)}>"
@@ -91,6 +94,7 @@ class Meter:
         """A session has ended: add its counters to the totals. A second call has no effect."""
         if self._open.pop(id(session), None) is None:
             return
+        self._surveys.pop(id(session), None)
         add_counters(session, self._totals)
         if session.failure is not None:
             self._totals["sessions_failed"].add(
@@ -120,13 +124,17 @@ class Meter:
         most data waiting, then with the most bytes. `left_out` has how many are not listed;
         `totals` includes them. Names and addresses are those of the peers, and not escaped; a name
         is cut to MAX_LISTED_NAME_BYTES.
+
+        With more than about 10,000 open streams, one answer examines a part of them, and those that
+        waited in the last answer; the next one goes on with the next part. `waiting_streams` then
+        counts those that were examined. `open_streams` counts all.
         """
-        seen = [OpenSession.of(number, session) for number, session in list(self._open.items())]
+        seen = self._survey()
         sessions = seen
         if len(seen) > MAX_LISTED_SESSIONS:
             sessions = heapq.nlargest(MAX_LISTED_SESSIONS, seen, key=OpenSession.rank)
         streams = listed_streams(sessions)
-        open_streams = sum(len(each.streams) for each in seen)
+        open_streams = sum(each.open_streams for each in seen)
         return {
             "kind": "sessions",
             "ended_sessions": sum(self._totals["sessions_begun"].values.values()) - len(seen),
@@ -146,43 +154,110 @@ class Meter:
             "sessions": [session_state(each, streams[each.number]) for each in sessions],
         }
 
+    def _survey(self) -> list[OpenSession]:
+        """Look at the open sessions and, of all their streams together, a bounded number."""
+        tables = {number: each.endpoint.protocol.streams for number, each in self._open.items()}
+        sizes = {number: table.slot_count() for number, table in tables.items()}
+        if sum(sizes.values()) <= MAX_EXAMINED_SLOTS:
+            self._surveys.clear()
+            return [
+                OpenSession.of(number, session, tables[number].all(), None)
+                for number, session in self._open.items()
+            ]
+        shares = fair_shares(sizes, MAX_EXAMINED_SLOTS)
+        seen = []
+        for number, session in self._open.items():
+            survey = self._surveys.setdefault(number, Survey())
+            chosen = survey.choose(tables[number], shares[number])
+            complete = shares[number] >= sizes[number]
+            each = OpenSession.of(
+                number, session, chosen, None if complete else session.open_streams
+            )
+            survey.waiting = each.waiting
+            seen.append(each)
+        return seen
+
+
+class Survey:
+    """The examination of a session with very many streams, a part of them in each answer.
+
+    Attributes:
+        next_slot: of the stream table, where the next part begins.
+        waiting: streams that waited when they were last examined.
+    """
+
+    def __init__(self) -> None:
+        self.next_slot = 0
+        self.waiting: list[StreamState] = []
+
+    def choose(self, table: StreamTable, slots: int) -> list[StreamState]:
+        """The streams to examine: the next part of the table, and as many of those that waited."""
+        found = {id(stream): stream for stream in table.in_slots(self.next_slot, slots)}
+        self.next_slot = (self.next_slot + slots) % table.slot_count()
+        for stream in self.waiting[:slots]:
+            found.setdefault(id(stream), stream)
+        return list(found.values())
+
+
+def fair_shares(sizes: dict[int, int], total: int) -> dict[int, int]:
+    """Divide `total` among parts of these sizes: small ones get all they need, others as much."""
+    shares = {}
+    for position, (key, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        shares[key] = min(size, max(1, total // (len(sizes) - position)))
+        total -= shares[key]
+    return shares
+
 
 @dataclass(slots=True)
 class OpenSession:
     """A session at the moment of `Meter.state`; `number` tells it from the others.
 
-    `streams` are open, or have data that is not sent or not read. A stream waits if it has data
-    that was not read, or that there is no credit to send.
+    `streams` are those of the examined ones that are open, or have data that is not sent or not
+    read. A stream is in `waiting` if it has data that was not read, or that there is no credit to
+    send.
     """
 
     number: int
     session: MeteredSession
     streams: list[StreamState]
-    waiting_streams: int
+    waiting: list[StreamState]
+    open_streams: int
     frames_sent: int
     frames_received: int
     bytes_sent: int
     bytes_received: int
 
     @staticmethod
-    def of(number: int, session: MeteredSession) -> OpenSession:
+    def of(
+        number: int,
+        session: MeteredSession,
+        examined: list[StreamState],
+        open_streams: int | None,
+    ) -> OpenSession:
+        """Look at a session. `open_streams`: how many it has; None if all are `examined`."""
         endpoint = session.endpoint
         own, peer = endpoint.side, 1 - endpoint.side
         causality = endpoint.protocol.causality
-        streams = []
-        waiting = 0
-        for stream in endpoint.protocol.streams.all():
+        streams: list[StreamState] = []
+        waiting: list[StreamState] = []
+        for stream in examined:
             buffers = stream.buffers
             if buffers is not None and (buffers.unread_bytes or buffers.queued_bytes):
                 streams.append(stream)
-                waiting += bool(buffers.unread_bytes or not buffers.scheduled)
+                if buffers.unread_bytes or not buffers.scheduled:
+                    waiting.append(stream)
             elif not stream.over:
                 streams.append(stream)
         return OpenSession(
             number, session, streams, waiting,
+            len(streams) if open_streams is None else max(open_streams, len(streams)),
             causality.frames_sent(own), causality.frames_sent(peer),
             session.bytes_sent, endpoint.connection.direction(peer).total_bytes,
         )  # fmt: skip
+
+    @property
+    def waiting_streams(self) -> int:
+        return len(self.waiting)
 
     def rank(self) -> tuple[int, int]:
         """What is listed first if not all can be."""
@@ -267,7 +342,7 @@ def session_state(each: OpenSession, streams: list[StreamState]) -> dict[str, ob
         "side": labels_of(session)[1],
         "peer": session.peer,
         "stream_count": endpoint.connection.next_serial,
-        "open_streams": len(each.streams),
+        "open_streams": each.open_streams,
         "waiting_streams": each.waiting_streams,
         "frames_sent": each.frames_sent,
         "frames_received": each.frames_received,

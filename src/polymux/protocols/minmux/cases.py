@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from polymux.core.conformance import (
+    AMBIGUOUS,
+    DIALECT,
     EITHER,
     MAY_IGNORE,
+    MUST,
     MUST_GO_ON,
     MUST_REFUSE,
+    ROBUSTNESS,
+    SHOULD,
     Case,
-    Obligation,
     Requirement,
     Verdict,
+    echo_cases,
     outcomes,
 )
-
-MUST: Final = Obligation.MUST
-SHOULD: Final = Obligation.SHOULD
-DIALECT: Final = Obligation.DIALECT
-AMBIGUOUS: Final = Obligation.AMBIGUOUS
-ROBUSTNESS: Final = Obligation.ROBUSTNESS
 
 NEEDS_PROFILE: Final = "it depends on the profile; without one, every id is assigned and can end"
 
@@ -80,12 +79,11 @@ def promise_on(number: int) -> str:
 
 
 CASES: Final = (
-    Case("GEN-FRAG-1", "byte-by-byte", 1, f"split\n{ECHO}"),
+    *echo_cases(ECHO),
     Case("GEN-WEDGE-1", "overflow-then-stream", 1, "> hex e8 ff ffffffffffffffff\nreact",
          MAY_IGNORE, ("minmux.varint-overflow",)),
     Case("GEN-ISO-1", "stop-of-one-stream", 1, f"{ECHO}\n> StopRead r1\n> StopWrite w1\nreact",
          MUST_GO_ON),
-    Case("GEN-TRUNC-1", "end", 1, f"{ECHO}\neof\n< closed", outcomes(missing=Verdict.NON_STRICT)),
     Case("MIN-ROLE-1", "echo", 1, ECHO),
     *(Case("MIN-ID-2", f"id-{name}", 0, promise_on(number), MUST_GO_ON) for name, number in (
         ("0", 0), ("62", 62), ("63", 63), ("64", 64), ("2-64", (1 << 64) - 1))),

@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from polymux.core.conformance import (
+    DIALECT,
     EITHER,
     MAY_IGNORE,
+    MUST,
     MUST_REFUSE,
+    ROBUSTNESS,
+    SHOULD,
     SHOULD_GO_ON,
     SHOULD_REFUSE,
     Case,
-    Obligation,
     Requirement,
     Verdict,
+    echo_cases,
     outcomes,
 )
-
-MUST: Final = Obligation.MUST
-SHOULD: Final = Obligation.SHOULD
-DIALECT: Final = Obligation.DIALECT
-ROBUSTNESS: Final = Obligation.ROBUSTNESS
 
 REQUIREMENTS: Final = (
     Requirement("MPLEX-HDR-1", MUST, "A header is a varint: the flag in the low three bits, then "
@@ -88,16 +87,15 @@ IDS: Final = (
 )  # fmt: skip
 
 CASES: Final = (
-    Case("GEN-FRAG-1", "byte-by-byte", 1, f"split\n{ECHO}"),
+    *echo_cases(ECHO),
     Case("GEN-WEDGE-1", "bad-flag-then-stream", 1, "> hex 0f 00\nreact", MAY_IGNORE,
          ("mplex.bad-flag",)),
     Case("GEN-ISO-1", "error-on-one-stream", 1, f"""{ECHO}
 > CloseInitiator 1
 > MessageInitiator 1 "late"
 react""", outcomes(MAY_IGNORE, closed=Verdict.NON_STRICT), ("mplex.write-after-close",)),
-    Case("GEN-TRUNC-1", "end", 1, f"{ECHO}\neof\n< closed", outcomes(missing=Verdict.NON_STRICT)),
     *IDS,
-    Case("MPLEX-HDR-2", "flag-7", 0, "> Undefined 1\nreact", MAY_IGNORE, ("mplex.bad-flag",)),
+    Case("MPLEX-HDR-2", "flag-7", 0, "> Undefined 1\nreact", SHOULD_REFUSE, ("mplex.bad-flag",)),
     Case("MPLEX-HDR-3", "padded-id", 0, '> NewStream 1 "echo" padded=3\nreact', EITHER,
          ("mplex.varint-noncanonical",)),
     Case("MPLEX-HDR-3", "ten-bytes", 0, "> hex 88 80 80 80 80 80 80 80 80 01 00\nreact",

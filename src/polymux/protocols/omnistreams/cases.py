@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 from polymux.core.conformance import (
+    AMBIGUOUS,
+    DIALECT,
     EITHER,
     MAY_IGNORE,
+    MUST,
     MUST_GO_ON,
     MUST_REFUSE,
+    ROBUSTNESS,
+    SHOULD,
     SHOULD_GO_ON,
     SHOULD_REFUSE,
     Case,
-    Obligation,
     Requirement,
     Verdict,
+    echo_cases,
     outcomes,
 )
-
-MUST: Final = Obligation.MUST
-SHOULD: Final = Obligation.SHOULD
-DIALECT: Final = Obligation.DIALECT
-AMBIGUOUS: Final = Obligation.AMBIGUOUS
-ROBUSTNESS: Final = Obligation.ROBUSTNESS
 
 SPEC: Final = {"numbering": ("spec",)}
 LENGTH: Final = {"carrier": ("length",)}
@@ -87,14 +86,13 @@ SOURCE: Final = """
 """
 
 CASES: Final = (
-    Case("GEN-FRAG-1", "byte-by-byte", 1, f"split\n{ECHO}"),
+    *echo_cases(ECHO),
     Case("GEN-WEDGE-1", "unknown-type-then-stream", 1, "> message x2a01\nreact", MAY_IGNORE,
          ("omnistreams.unknown-type",)),
     Case("GEN-ISO-1", "error-on-one-stream", 1, f"""{ECHO}
 > STREAM_END 1
 > STREAM_DATA 1 "late"
 react""", outcomes(MAY_IGNORE, closed=Verdict.NON_STRICT), ("omnistreams.data-on-unknown-id",)),
-    Case("GEN-TRUNC-1", "end", 1, f"{ECHO}\neof\n< closed", outcomes(missing=Verdict.NON_STRICT)),
     Case("OMNI-MSG-1", "empty", 0, "> message\nreact", MAY_IGNORE, ("omnistreams.empty-message",)),
     Case("OMNI-MSG-1", "type-7", 0, "> message x0701\nreact", MAY_IGNORE,
          ("omnistreams.unknown-type",)),

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from polymux.core.conformance import (
+    DIALECT,
     EITHER,
     MAY_IGNORE,
+    MUST,
     MUST_REFUSE,
+    ROBUSTNESS,
+    SHOULD,
     SHOULD_REFUSE,
     Case,
-    Obligation,
     Requirement,
     Verdict,
+    echo_cases,
     outcomes,
 )
-
-MUST: Final = Obligation.MUST
-SHOULD: Final = Obligation.SHOULD
-DIALECT: Final = Obligation.DIALECT
-AMBIGUOUS: Final = Obligation.AMBIGUOUS
-ROBUSTNESS: Final = Obligation.ROBUSTNESS
 
 REQUIREMENTS: Final = (
     Requirement("YAMUX-HDR-1", MUST, "The version is 0.", ("yamux.bad-version",)),
@@ -93,7 +91,7 @@ CLOSED: Final = f"""{ECHO}
 """
 
 CASES: Final = (
-    Case("GEN-FRAG-1", "byte-by-byte", 1, f"split\n{ECHO}"),
+    *echo_cases(ECHO),
     Case("GEN-WEDGE-1", "unknown-stream-then-stream", 1, '> Data 77 "?"\nreact', MAY_IGNORE,
          ("yamux.unknown-stream",)),
     Case("GEN-ISO-1", "reset-of-one-stream", 1, f"""{ECHO}
@@ -101,7 +99,6 @@ CASES: Final = (
 > WindowUpdate+SYN 2
 > Data 2 "other"
 < content 2 "other" """),
-    Case("GEN-TRUNC-1", "end", 1, f"{ECHO}\neof\n< closed", outcomes(missing=Verdict.NON_STRICT)),
     Case("YAMUX-HDR-1", "version-1", 0, "> WindowUpdate+SYN 1 version=1\nreact", MUST_REFUSE,
          ("yamux.bad-version",)),
     Case("YAMUX-HDR-2", "type-9", 0, "> WindowUpdate 1 type=9\nreact", MUST_REFUSE,

@@ -38,7 +38,9 @@ export class SocketConnection {
     return room
   }
 
+  /** What was sent leaves before the reset, as with the TCP transport of libp2p. */
   abort () {
+    while (this.socket.writableCorked > 0) this.socket.uncork()
     this.socket.resetAndDestroy()
   }
 }
