@@ -256,10 +256,11 @@ class TunnelClient:
                 if not self._connected_once and not isinstance(problem, NotListening):
                     raise
                 waited = loop.time() - began
-                if self._give_up_after and waited + pause > self._give_up_after:
+                left = self._give_up_after - waited if self._give_up_after else pause
+                if left <= 0:
                     raise Unreachable(f"{problem}; tried for {waited:.0f} s") from None
                 self._log_limiter.warn("connect", f"{problem}; trying again")
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.0)))
                 pause = min(2 * pause, MAX_BACKOFF_SECONDS)
             else:
                 self._connected_once = True

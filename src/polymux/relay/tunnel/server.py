@@ -98,7 +98,7 @@ def check_tunnel(protocol: str, url: str, token: object) -> Address:
     if token is None and address.scheme != "exec" and not is_local(address):
         raise BadUrl(
             f"{address}: a tunnel that others can reach needs a token on both sides: use tls:// "
-            "and give the same token to both"
+            "with token=..."
         )
     return address
 
