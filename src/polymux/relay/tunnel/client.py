@@ -85,6 +85,7 @@ class SocksClient:
         self._channel = channel
         self._on_target = on_target
         self._negotiation = SocksNegotiation()
+        self._done = False
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(SOCKS_SECONDS, channel.abort_now)
         channel.watch(self._on_change, self._on_change)
@@ -92,6 +93,8 @@ class SocksClient:
 
     def _on_change(self) -> None:
         channel, negotiation = self._channel, self._negotiation
+        if self._done:
+            return
         try:
             while channel.has_unread() and negotiation.target is None:
                 answer = negotiation.receive(channel.take())
@@ -101,19 +104,23 @@ class SocksClient:
                 raise BadSocks("the client ended before its request")
         except BadSocks as problem:
             log.info("%s: %s", channel.label, problem)
-            self._timer.cancel()
+            self._finish()
             if problem.answer:
                 channel.put(problem.answer)
             channel.end()
             channel.release()
         except PolymuxError:
-            self._timer.cancel()
+            self._finish()
             channel.release()
         else:
             if negotiation.target is not None:
-                self._timer.cancel()
+                self._finish()
                 channel.put_back(negotiation.rest)
                 self._on_target(channel, negotiation.target)
+
+    def _finish(self) -> None:
+        self._done = True
+        self._timer.cancel()
 
 
 class TunnelClient:
