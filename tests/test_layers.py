@@ -26,6 +26,7 @@ ALLOWED = {
     "conform": {"text", "aio", "capture", "protocols", "core"},
     "testing": {"conform", "protocols", "core"},
     "metrics": {"aio", "core"},
+    "relay": {"text", "record", "analysis", "metrics", "aio", "capture", "protocols", "core"},
     "cli": {
         "text",
         "report",
@@ -39,6 +40,7 @@ ALLOWED = {
         "conform",
         "testing",
         "metrics",
+        "relay",
     },
 }
 

@@ -113,6 +113,29 @@ class NerdbankSession(Session):
         text = None if name is None else encode_name(name)
         return self._accept_offer(await self.accept_queue.take(text), window)
 
+    async def next_offer(self) -> Stream:
+        """Wait for an offer of any name without accepting it: `accept_offer` does, `abort` of the
+        channel rejects it.
+
+        If cancelled while waiting, no offer was taken.
+
+        Raises:
+            SessionClosed: The session has ended.
+        """
+        return await self.accept_queue.take()
+
+    def accept_offer(self, stream: Stream, *, window: int = 0) -> None:
+        """Accept an offer that `next_offer` returned. No effect if it was withdrawn.
+
+        Args:
+            stream: The offered channel.
+            window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
+                channels.
+        """
+        check_stream_window(self.endpoint.protocol, window)
+        if stream.usable:
+            self._accept_offer(stream, window)
+
     async def accept_id(self, stream_id: int, *, window: int = 0) -> Stream:
         """Accept a channel by its id: an anonymous one the peer has offered, or a seeded one.
 

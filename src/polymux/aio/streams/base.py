@@ -157,8 +157,11 @@ class StreamBase:
             else:
                 self.socket_writer.schedule_or_flush()
 
-    def _stop_reading(self) -> None:
-        """Close the stream for reading; unread data is discarded."""
+    def stop_reading(self) -> None:
+        """Close the stream for reading; unread data is discarded.
+
+        The peer is notified where the protocol can express it (Nerdbank v2, v3).
+        """
         if not self._reading_closed:
             self._reading_closed = True
             self.endpoint.stop_reading(self.state)

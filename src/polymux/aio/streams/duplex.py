@@ -7,7 +7,7 @@ that credit returns while they wait, and put them back if they cannot finish.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from polymux.aio.arguments import check_read_limit
 from polymux.aio.streams.base import (
@@ -133,8 +133,28 @@ class Stream(StreamBase):
             finally:
                 self._remove_waiting_sender(waiter)
 
+    def call_when_writable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once in the event loop, when `send` may no longer have to wait.
+
+        It is also called when the stream or the session ends. Call it when `send_would_block`.
+        """
+        session = self.session
+        waiter = self._add_waiting_sender(0)
+
+        def woken(_: asyncio.Future[None]) -> None:
+            self._remove_waiting_sender(waiter)
+            callback()
+
+        waiter.add_done_callback(woken)
+        session.send_waiters.add(self, False)
+        session.schedule_flush()
+
     async def end(self) -> None:
         """End this side's half after the data that is queued. The peer may still send."""
+        self._queue_end()
+
+    def end_nowait(self) -> None:
+        """Like `end`, for callers that cannot wait. Not for items of Minmux."""
         self._queue_end()
 
     def abort(self, text: str = "") -> None:
@@ -156,7 +176,7 @@ class Stream(StreamBase):
             self.abort_with_reason("closed before it was accepted")
             return
         self._queue_end()
-        self._stop_reading()
+        self.stop_reading()
 
     # Receiving
 
@@ -193,9 +213,22 @@ class Stream(StreamBase):
                 return []
             await self.wait_readable()
 
-    def receive_nowait(self) -> bytes:
-        """Return everything received so far without waiting; empty if there is nothing."""
-        return self._take_received() if self.buffers.received else b""
+    def receive_nowait(self, size: int = -1) -> bytes:
+        """Return what was received so far without waiting; empty if there is nothing.
+
+        Args:
+            size: Maximum number of bytes; -1 for all. Messages and items are returned whole, one
+                at a time.
+        """
+        if not self.buffers.received:
+            return b""
+        if size < 0 or size >= self.buffers.unread_bytes:
+            return self._take_received()
+        taken: list[bytes | memoryview] = []
+        while size:
+            taken.append(self._take_prefix(min(size, len(self._first_part()))))
+            size -= len(taken[-1])
+        return b"".join(taken)
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
         """Return everything up to the end of the data.

@@ -457,7 +457,7 @@ class ItemReceiver(ItemStream, PieceStream):
                 raise StreamEnded(f"{self}: the peer has ended it, there are no more items")
             await self.wait_readable()
 
-    def receive_nowait(self) -> bytes:
+    def receive_nowait(self, size: int = -1) -> bytes:
         """Return what `receive` would return without waiting; empty if there is nothing."""
         return self._next_item() or b""
 

@@ -37,6 +37,10 @@ class PieceStream(Stream):
         except StreamEnded:
             return []
 
+    def receive_nowait(self, size: int = -1) -> bytes:
+        """Return the next piece without waiting, whatever its size; empty if there is none."""
+        return self._take_received() if self.buffers.received else b""
+
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
         """Return all pieces up to the end, joined; see `Stream.receive_all`."""
         check_read_limit(limit)

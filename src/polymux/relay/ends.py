@@ -1,0 +1,118 @@
+"""`End`: where relayed streams come from and where they are re-opened, and the end of a session."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextvars import Context, copy_context
+
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.session.session import Session
+from polymux.aio.streams.duplex import Stream
+from polymux.relay.channels import Channel, StreamChannel
+from polymux.relay.traits import Traits, traits_of
+
+
+class Arrival:
+    """A stream that was opened at an end, and is to be re-opened at the other.
+
+    Attributes:
+        channel: Its channel.
+        name: The name or metadata it was opened with; empty if it has none.
+    """
+
+    def __init__(self, channel: Channel, name: bytes = b"") -> None:
+        self.channel = channel
+        self.name = name
+
+    def accept(self) -> None:
+        """The stream was re-opened. Called once, before content is moved."""
+
+    def reject(self, reason: str) -> bool:
+        """The stream cannot be re-opened; return whether its peer gets the reason."""
+        return self.channel.abort(reason)
+
+
+class OfferedArrival(Arrival):
+    """A Nerdbank channel, accepted only when the other end has accepted it."""
+
+    def __init__(self, session: NerdbankSession, stream: Stream, channel: Channel) -> None:
+        super().__init__(channel, stream.state.name or b"")
+        self._session = session
+        self._stream = stream
+
+    def accept(self) -> None:
+        self._session.accept_offer(self._stream)
+
+
+class End(ABC):
+    """One end of a relay: a session, a set of sockets, a recording.
+
+    Attributes:
+        traits: What its streams can express; None: whatever the other end's can.
+    """
+
+    traits: Traits | None = None
+
+    @abstractmethod
+    async def next_arrival(self) -> Arrival:
+        """Wait for the next stream that is opened at this end.
+
+        If cancelled, none was taken.
+
+        Raises:
+            SessionClosed: No more streams can come.
+        """
+
+    @abstractmethod
+    async def open(self, name: bytes) -> Channel:
+        """Open a stream at this end, as far as possible with this name.
+
+        If cancelled, no stream is left open.
+
+        Raises:
+            PolymuxError: It cannot be opened; the text says why.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the end after what is queued. Never raises."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """Close the end at once."""
+
+
+class SessionEnd(End):
+    """The end of a session of a protocol with duplex streams.
+
+    Args:
+        session: An open session. Its streams belong to the relay from now on.
+    """
+
+    traits: Traits
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.traits = traits_of(session)
+        self._context: Context = copy_context()  # one for all channels: they never nest
+
+    def channel(self, stream: Stream) -> StreamChannel:
+        """The channel of one of the session's streams."""
+        return StreamChannel(stream, self.traits, self._context)
+
+    async def next_arrival(self) -> Arrival:
+        session = self.session
+        if isinstance(session, NerdbankSession):
+            offered = await session.next_offer()
+            return OfferedArrival(session, offered, self.channel(offered))
+        stream = await session.accept()
+        return Arrival(self.channel(stream), stream.state.name or b"")
+
+    async def open(self, name: bytes) -> Channel:
+        return self.channel(await self.session.open(name if self.traits.names else b""))
+
+    async def close(self) -> None:
+        await self.session.close()
+
+    def abort(self, reason: str) -> None:
+        self.session.abort(reason)
