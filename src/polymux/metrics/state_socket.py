@@ -150,7 +150,6 @@ class RequestSocket:
         return True
 
 
-
 class StateSocket(RequestSocket):
     """Answers requests for the state of this process. Use it in `async with`.
 

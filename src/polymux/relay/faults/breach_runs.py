@@ -21,7 +21,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.protocol import NO_ID
 from polymux.core.streams import ABORTED, OPEN
 from polymux.protocols.registry import parse_protocol
-from polymux.relay.faults.breaches import Breach, Place, Step
+from polymux.relay.faults.breaches import Breach, Step
 
 REACTION_SECONDS: Final = 1.0  # a peer has to react before a connection without framing is ended
 OVER_PIECE_BYTES: Final = 16384  # of content beyond the credit, in one frame
@@ -180,9 +180,9 @@ def discard_unclaimed(session: Session) -> None:
     """Discard what arrives on streams that a breach has opened: nothing reads them."""
     endpoint = session.endpoint
     for state in endpoint.protocol.streams.all():
-        if state.opener == endpoint.side and state.buffers is not None:
-            if state not in session.streams:
-                endpoint.receive_queue.discard(state.buffers)
+        unclaimed = state.opener == endpoint.side and state not in session.streams
+        if unclaimed and state.buffers is not None:
+            endpoint.receive_queue.discard(state.buffers)
 
 
 def fresh_id(endpoint: Endpoint, number: int) -> int:
@@ -193,6 +193,3 @@ def fresh_id(endpoint: Endpoint, number: int) -> int:
         return 0 if key == NO_ID else int(key) // KEYS_PER_ID[protocol.name]
     top = MESSAGE_IDS if protocol.name == "omnistreams" else 1 << 13
     return top - 1 - number % 64
-
-
-__all__ = ["BreachRun", "Place"]

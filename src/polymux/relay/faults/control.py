@@ -21,8 +21,9 @@ from polymux.relay.faults.rules import BadRule, FaultRule, RuleSet, parse_rule
 
 CONTROL_VERSION: Final = 1  # of the answers
 MAX_REQUEST_BYTES: Final = 8192
-REQUESTS: Final = 'there are {"do": "list"}, {"do": "add", "rule": TEXT}, {"do": "remove", ' \
-    '"number": N}'
+REQUESTS: Final = (
+    'there are {"do": "list"}, {"do": "add", "rule": TEXT}, {"do": "remove", "number": N}'
+)
 
 
 class ControlSocket(RequestSocket):

@@ -270,9 +270,7 @@ SELECT_TERMS: Final[dict[str, Callable[[str, str], dict[str, object]]]] = {
 }
 
 
-def take_toward(
-    kind: FaultKind, words: list[str], text: str
-) -> tuple[tuple[int, ...], list[str]]:
+def take_toward(kind: FaultKind, words: list[str], text: str) -> tuple[tuple[int, ...], list[str]]:
     """The sides that `toward=` names, and the other words."""
     rest = [word for word in words if not word.startswith("toward=")]
     given = [word.removeprefix("toward=") for word in words if word.startswith("toward=")]
