@@ -121,9 +121,13 @@ class BreachRun:
         return f"#{self._fresh_id(word)}" if word.isdecimal() else word
 
     def _fresh_id(self, word: str) -> int:
-        """An id that no stream has; the same one for the same word."""
-        if word not in self._fresh:
-            self._fresh[word] = fresh_id(self.session.endpoint, int(word.lstrip("o")))
+        """An id that no stream has: the same for the same word, greater for a greater number."""
+        if not self._fresh:
+            words = {step.stream for step in self.breach.steps if isinstance(step, FrameWords)}
+            numbers = {each: each.lstrip("o") for each in words}
+            for each in sorted(words, key=lambda each: numbers[each].zfill(9)):
+                if numbers[each].isdecimal():
+                    self._fresh[each] = fresh_id(self.session.endpoint, int(numbers[each]))
         return self._fresh[word]
 
     def _beyond_credit(self, words: FrameWords) -> bytes:
@@ -148,7 +152,15 @@ class BreachRun:
         if not data or transport is None or transport.is_closing() or session.shutdown.io_stopped:
             return
         endpoint = session.endpoint
-        before = endpoint.data_to_send(0)
+        scheduler = endpoint.scheduler
+        if (
+            self.breach.steps[0] is Step.AWAIT_ABORT
+            and not len(scheduler.writer)
+            and not scheduler.chunks
+        ):
+            before = b""  # the answer to the abort comes after the breach
+        else:
+            before = endpoint.data_to_send(0)
         session.socket_writer.bytes_sent += len(before) + len(data)
         transport.write(before + data)
         if endpoint.websocket is None:
