@@ -78,3 +78,9 @@ async def digest_of(stream: polymux.Stream) -> bytes:
     async for chunk in stream:
         digest.update(chunk)
     return digest.digest()
+
+
+async def fill(stream: polymux.Stream) -> None:
+    """Send on a stream until it is aborted or the task is cancelled."""
+    while True:
+        await stream.send(bytes(65536))

@@ -10,6 +10,7 @@ from tests.relay.relayed_sessions import (
     PAIRS,
     Relayed,
     digest_of,
+    fill,
     open_stream,
     relayed_sessions,
     send_all,
@@ -136,12 +137,6 @@ async def test_a_stream_that_is_not_read_holds_bounded_memory_and_the_others_go_
             assert stuck.usable
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)
-
-
-async def fill(stream: polymux.Stream) -> None:
-    """Send on a stream until it is aborted or the task is cancelled."""
-    while True:
-        await stream.send(bytes(65536))
 
 
 class Upper(Filter):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from polymux.core.errors import MissingExtra
-from polymux.metrics.families import COUNTER
-from polymux.metrics.meter import Meter
+from polymux.metrics.families import COUNTER, Family
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -25,10 +24,17 @@ def prometheus_library() -> Any:
     return prometheus_client
 
 
+class FamilySource(Protocol):
+    """What has metrics: a `Meter`, or a `polymux.relay.Bridge`."""
+
+    def collect(self) -> list[Family]:
+        """Return all families with their current values."""
+
+
 class MeterCollector:
     """Collector for a prometheus-client registry; reads the meter at every scrape."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: FamilySource) -> None:
         self.meter = meter
         self._core = prometheus_library().core
 
@@ -45,11 +51,11 @@ class MeterCollector:
             yield metric
 
 
-def register(meter: Meter, registry: CollectorRegistry | None = None) -> None:
+def register(meter: FamilySource, registry: CollectorRegistry | None = None) -> None:
     """Add a meter to a registry.
 
     Args:
-        meter: The meter to expose.
+        meter: The meter to expose, or anything with a method `collect` like its own.
         registry: None for the default registry of prometheus-client.
 
     Raises:
@@ -59,7 +65,7 @@ def register(meter: Meter, registry: CollectorRegistry | None = None) -> None:
     (registry if registry is not None else client.REGISTRY).register(MeterCollector(meter))
 
 
-def prometheus_text(meter: Meter) -> bytes:
+def prometheus_text(meter: FamilySource) -> bytes:
     """Return the current state of a meter in the Prometheus text format.
 
     Raises:

@@ -4,6 +4,7 @@ An `End` is a session of a protocol, a set of sockets, or a recording. `Relay` j
 and `RelayedStream` two channels; the `Pump` below is the only code that moves content.
 """
 
+from polymux.relay.bridging import Bridge, bridge
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.ends import Arrival, End, SessionEnd
 from polymux.relay.engine import FilterFactory, Relay, RelayStats, StreamInfo
@@ -13,6 +14,7 @@ from polymux.relay.traits import CannotRelay, Shape, Traits
 
 __all__ = [
     "Arrival",
+    "Bridge",
     "CannotRelay",
     "Channel",
     "End",
@@ -28,4 +30,5 @@ __all__ = [
     "StreamChannel",
     "StreamInfo",
     "Traits",
+    "bridge",
 ]

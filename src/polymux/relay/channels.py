@@ -14,9 +14,12 @@ from typing import Final
 
 from polymux.aio.session.wakeups import IDLE, WAITING, Waiter
 from polymux.aio.streams.duplex import Stream
+from polymux.aio.streams.exchanges import Call
 from polymux.aio.streams.items import ItemSender
+from polymux.aio.streams.messages import MessageSender
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted, StreamEnded
 from polymux.core.streams import ENDED
+from polymux.protocols.omnistreams.payloads import DEFAULT_CHUNK_SIZE
 from polymux.relay.traits import Traits
 
 ALL: Final = -1  # as the size of a read: everything there is
@@ -261,3 +264,41 @@ class StreamChannel(Channel):
         waiter = self.stream.read_waiter
         if waiter is not None and waiter.state == WAITING:
             waiter.result()  # forgets the callback
+
+
+class CallChannel(StreamChannel):
+    """The channel of a Streamux request of the peer, which cannot be told of a failure."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call, traits: Traits, context: Context | None = None) -> None:
+        super().__init__(call, traits, context)
+        self.call = call
+
+    def abort(self, reason: str) -> bool:
+        self.release()
+        self.call.drop(reason or "the request was not answered")
+        return not reason
+
+
+class MessageChannel(StreamChannel):
+    """The channel of a stream of messages to the peer.
+
+    `split` is set if the content has no boundaries of its own: it is then sent in messages of at
+    most DEFAULT_CHUNK_SIZE bytes.
+    """
+
+    __slots__ = ("split",)
+
+    def __init__(
+        self, sender: MessageSender, traits: Traits, context: Context | None = None
+    ) -> None:
+        super().__init__(sender, traits, context)
+        self.split = False
+
+    def put(self, data: bytes) -> None:
+        if not self.split:
+            super().put(data)
+        else:
+            for start in range(0, len(data), DEFAULT_CHUNK_SIZE):
+                super().put(data[start : start + DEFAULT_CHUNK_SIZE])

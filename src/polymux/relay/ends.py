@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextvars import Context, copy_context
 
 from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
-from polymux.relay.channels import Channel, StreamChannel
+from polymux.aio.streams.exchanges import Call
+from polymux.aio.streams.messages import MessageSender
+from polymux.core.errors import SessionClosed
+from polymux.relay.channels import CallChannel, Channel, MessageChannel, StreamChannel
 from polymux.relay.traits import Traits, traits_of
 
 
@@ -44,14 +50,20 @@ class OfferedArrival(Arrival):
         self._session.accept_offer(self._stream)
 
 
+def ignore_loss(what: str) -> None:
+    """Count nothing: the end belongs to no relay."""
+
+
 class End(ABC):
     """One end of a relay: a session, a set of sockets, a recording.
 
     Attributes:
         traits: What its streams can express; None: whatever the other end's can.
+        lose: Set by the relay: called with the name of what cannot be passed on.
     """
 
     traits: Traits | None = None
+    lose: Callable[[str], None] = staticmethod(ignore_loss)
 
     @abstractmethod
     async def next_arrival(self) -> Arrival:
@@ -73,6 +85,10 @@ class End(ABC):
             PolymuxError: It cannot be opened; the text says why.
         """
 
+    async def relay_messages(self, far: End) -> None:
+        """Pass on what belongs to no stream, until the end is over; nothing by default."""
+        return
+
     @abstractmethod
     async def close(self) -> None:
         """Close the end after what is queued. Never raises."""
@@ -83,7 +99,7 @@ class End(ABC):
 
 
 class SessionEnd(End):
-    """The end of a session of a protocol with duplex streams.
+    """The end of a session of any protocol but Minmux, which has `MinmuxEnd`.
 
     Args:
         session: An open session. Its streams belong to the relay from now on.
@@ -98,6 +114,10 @@ class SessionEnd(End):
 
     def channel(self, stream: Stream) -> StreamChannel:
         """The channel of one of the session's streams."""
+        if isinstance(stream, Call):
+            return CallChannel(stream, self.traits, self._context)
+        if isinstance(stream, MessageSender):
+            return MessageChannel(stream, self.traits, self._context)
         return StreamChannel(stream, self.traits, self._context)
 
     async def next_arrival(self) -> Arrival:
@@ -110,6 +130,16 @@ class SessionEnd(End):
 
     async def open(self, name: bytes) -> Channel:
         return self.channel(await self.session.open(name if self.traits.names else b""))
+
+    async def relay_messages(self, far: End) -> None:
+        if isinstance(self.session, OmnistreamsSession):
+            there = far.session if isinstance(far, SessionEnd) else None
+            with contextlib.suppress(SessionClosed):
+                async for message in self.session.controls:
+                    if isinstance(there, OmnistreamsSession):
+                        await there.control(message)
+                    else:
+                        self.lose("control_message")
 
     async def close(self) -> None:
         await self.session.close()

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
-from polymux.relay.channels import Channel
+from polymux.relay.channels import Channel, MessageChannel
 from polymux.relay.ends import Arrival, End
-from polymux.relay.pump import Filter, RelayedStream
+from polymux.relay.pump import Filter, Pump, RelayedStream
 
 REJECTED_REASON = "the other side of the relay could not open the stream"
 
@@ -29,7 +29,7 @@ class RelayStats:
         bytes_a: Content read at end A, in streams that are over.
         bytes_b: The same at end B.
         lost: What could not be passed on, by what it is: `name`, `reset_reason`, `stop_reading`,
-            `message_boundaries`, `control`.
+            `message_boundaries`, `control_message`, `items`.
     """
 
     streams: int = 0
@@ -40,6 +40,16 @@ class RelayStats:
     bytes_a: int = 0
     bytes_b: int = 0
     lost: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Moving:
+    """What the open streams of a relay have moved so far; `waiting` directions wait for room."""
+
+    bytes_a: int = 0
+    bytes_b: int = 0
+    stalls: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,7 @@ class Relay:
         self.b = b
         self.stats = RelayStats() if stats is None else stats
         self.streams: set[RelayedStream] = set()
+        a.lose = b.lose = self._on_lost
         self._filters = filters
         self._opening: set[asyncio.Task[None]] = set()
         self._number = 0
@@ -105,6 +116,10 @@ class Relay:
             asyncio.ensure_future(self._relay_arrivals(self.a, self.b, True)),
             asyncio.ensure_future(self._relay_arrivals(self.b, self.a, False)),
         ]
+        messages = [
+            asyncio.ensure_future(self.a.relay_messages(self.b)),
+            asyncio.ensure_future(self.b.relay_messages(self.a)),
+        ]
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             await self._wait_idle()
@@ -113,13 +128,32 @@ class Relay:
                 relayed.abort_both("the relay was stopped")
             raise
         finally:
-            for task in (*loops, *self._opening):
+            tasks = [*loops, *messages, *self._opening]
+            for task in tasks:
                 task.cancel()
-            results = await asyncio.gather(*loops, *self._opening, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(self.a.close(), self.b.close())
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    def moving(self) -> Moving:
+        """Add up what the open streams have moved."""
+        found = Moving()
+        for relayed in self.streams:
+            from_a, from_b = self._by_end(relayed)
+            for pump in (from_a, from_b):
+                if pump is not None:
+                    found.stalls += pump.stalls
+                    found.waiting += pump.stalled_at > 0
+            found.bytes_a += 0 if from_a is None else from_a.bytes
+            found.bytes_b += 0 if from_b is None else from_b.bytes
+        return found
+
+    def _by_end(self, relayed: RelayedStream) -> tuple[Pump | None, Pump | None]:
+        """The directions of a stream: from A, and from B."""
+        forward, backward = relayed.forward, relayed.backward
+        return (forward, backward) if relayed in self._from_a else (backward, forward)
 
     async def _wait_idle(self) -> None:
         while self.streams or self._opening:
@@ -167,8 +201,14 @@ class Relay:
             self.stats.rejected += 1
             self._reject(arrival, problem)
             return
-        if arrival.name and far.traits is not None and not far.traits.names:
-            self.stats.lost["name"] += 1
+        near_traits, far_traits = (self.a if from_a else self.b).traits, far.traits
+        if far_traits is not None:
+            if arrival.name and not far_traits.names:
+                self.stats.lost["name"] += 1
+            if near_traits is not None and near_traits.messages != far_traits.messages:
+                self.stats.lost["message_boundaries"] += near_traits.messages
+                if isinstance(opened, MessageChannel):
+                    opened.split = True
         arrival.accept()
         self._start(arrival, opened, from_a)
 
@@ -214,12 +254,10 @@ class Relay:
         stats = self.stats
         stats.open -= 1
         stats.aborted += bool(relayed.aborted)
-        forward, backward = relayed.forward, relayed.backward
-        back = 0 if backward is None else backward.bytes
-        from_a = relayed in self._from_a
-        stats.bytes_a += forward.bytes if from_a else back
-        stats.bytes_b += back if from_a else forward.bytes
-        stats.stalls += forward.stalls + (0 if backward is None else backward.stalls)
+        from_a, from_b = self._by_end(relayed)
+        stats.bytes_a += 0 if from_a is None else from_a.bytes
+        stats.bytes_b += 0 if from_b is None else from_b.bytes
+        stats.stalls += sum(pump.stalls for pump in (from_a, from_b) if pump is not None)
         self._from_a.discard(relayed)
         self.streams.discard(relayed)
         self._on_stream_gone()
