@@ -17,6 +17,7 @@ from typing import Final, cast
 
 from polymux.aio import connect, serve
 from polymux.aio.connect import Unreachable
+from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.server import Server
 from polymux.aio.session.session import Session
 from polymux.capture.synthesis.tcp_connection import PacketSink
@@ -27,6 +28,7 @@ from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.protocols.registry import parse_protocol
 from polymux.record.session_recorder import Recorder, SessionCapture
+from polymux.relay.bridging import paired_ends
 from polymux.relay.ends import Arrival, SessionEnd
 from polymux.relay.engine import Relay, RelayStats
 from polymux.relay.faults.breaches import Place, Step
@@ -43,6 +45,7 @@ from polymux.relay.faults.relayed import (
     stream_of,
 )
 from polymux.relay.faults.rules import FaultRule, RuleSet, StreamFacts, parse_rule
+from polymux.relay.traits import CannotRelay
 
 log = logging.getLogger("polymux.relay")
 
@@ -80,6 +83,7 @@ class ChaosProxy:
     Raises:
         BadRule: A rule is malformed, or cannot be used with this protocol.
         BadUrl: A URL is invalid.
+        CannotRelay: The protocol string has seeded channels, which cannot be relayed.
     """
 
     def __init__(
@@ -98,6 +102,11 @@ class ChaosProxy:
         timeouts: Timeouts | None = None,
         allow: Sequence[str] | None = None,
     ) -> None:
+        if parse_protocol(protocol).options.get("seeded"):
+            raise CannotRelay(
+                f"{protocol}: seeded channels are opened by neither peer, so a relay has none; "
+                "use `polymux record` between such peers"
+            )
         self.protocol = protocol
         self.upstream = upstream
         self.rules = RuleSet()
@@ -192,7 +201,7 @@ class ChaosProxy:
         self.failure = ""
         try:
             if connection is None:
-                await Relay(SessionEnd(near), SessionEnd(far), stats=self.stats).run()
+                await Relay(*paired_ends(near, far), stats=self.stats).run()
             else:
                 await connection.relay(near, far)
         finally:
@@ -266,7 +275,9 @@ class ChaosConnection:
     async def relay(self, near: Session, far: Session) -> None:
         """Relay the streams of two sessions until one of them is over."""
         self.faulty.sessions = (near, far)
-        ends = (FaultyEnd(near, self.faulty, DIALER), FaultyEnd(far, self.faulty, ACCEPTOR))
+        ends = paired_ends(near, far)
+        if isinstance(near, NerdbankSession):
+            ends = (FaultyEnd(near, self.faulty, DIALER), FaultyEnd(far, self.faulty, ACCEPTOR))
         rules = self.proxy.rules.rules
         needed = bool(rules) or self.proxy.may_delay
         filters = self.faulty.filters if needed else None

@@ -69,14 +69,18 @@ class BreachRun:
         self.session = session
         self.stream = stream
         self.is_over = False
+        self.ended_half = False  # of this side of the stream, by the breach
         self._on_done = on_done
         self._notation = notation_for(protocol, session)
         self._left = list(breach.steps)
         self._broken: set[str] = set()
+        self._lost_framing = False
         self._fresh: dict[str, int] = {}
 
     def advance(self) -> None:
-        """Do the steps that can be done now. Call it again when the peer ends or aborts."""
+        """Do the steps that can be done now. Call it again when something happens on the stream."""
+        if not self._is_on_wire():
+            return
         data = b""
         while self._left and self._can_go_on(self._left[0]):
             step = self._left.pop(0)
@@ -90,10 +94,17 @@ class BreachRun:
         self._send(data)
         if not self._left and not self.is_over:
             self.is_over = True
-            found = self.session.endpoint.websocket is not None or self.breach.ends
-            self._on_done(found or self.breach.rule in self._broken)
+            unknown = self.session.endpoint.websocket is not None or self._lost_framing
+            self._on_done(unknown or self.breach.rule in self._broken)
             if self.breach.ends:
                 self._end_connection()
+
+    def _is_on_wire(self) -> bool:
+        """Whether the stream was opened towards the peer: in Streamux, its first content does."""
+        if self.stream is not None and self.stream.state.serial < 0:
+            self.session.flush()
+            return bool(self.stream.state.serial >= 0)
+        return True
 
     def _can_go_on(self, step: object) -> bool:
         if not isinstance(step, Step) or self.stream is None:
@@ -160,14 +171,19 @@ class BreachRun:
         ):
             before = b""  # the answer to the abort comes after the breach
         else:
+            session.flush()  # content that is queued comes first, as far as it can be sent
             before = endpoint.data_to_send(0)
         session.socket_writer.bytes_sent += len(before) + len(data)
         transport.write(before + data)
         if endpoint.websocket is None:
+            was_open = self.stream is not None and self.stream.own_half.state == OPEN
             self._broken |= apply_own_bytes(endpoint, data)
+            if was_open and self.stream is not None and self.stream.own_half.state != OPEN:
+                self.ended_half = True
             discard_unclaimed(session)
             d = endpoint.connection.direction(endpoint.side)
             if d.decoding_stopped or d.in_payload or d.buffered_bytes():
+                self._lost_framing = True
                 session.loop.call_later(REACTION_SECONDS, self._end_connection)
         session.flush()
 

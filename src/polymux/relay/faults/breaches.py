@@ -72,7 +72,7 @@ MORE_SCRIPTS: Final[dict[str, tuple[Place, str]]] = {
     "omnistreams.metadata-too-long": (Place.FRESH, "> CREATE_RECEIVE_STREAM 1 *524288"),
     "omnistreams.credit-exceeded": (Place.FAR, "> STREAM_DATA 1 over=1"),
     "omnistreams.sent-after-cancel": (
-        Place.FAR, '> CANCEL_RECEIVE_STREAM 1\n> STREAM_DATA 1 "too late"'),
+        Place.FAR, '< ResetReceiver 1\n> STREAM_DATA 1 "too late"'),
     "omnistreams.request-on-unknown-id": (Place.FRESH, "> STREAM_REQUEST_DATA 7"),
     "omnistreams.truncated": (Place.FRESH, "> hex 00 00\neof"),
     "streamux.mixed-header-sizes": (Place.HANDSHAKE, "> Initiator length=7 id=7"),
@@ -124,6 +124,8 @@ def find_breach(protocol: str, rule: str) -> Breach:
     version = parse_protocol(protocol).options.get("version", DEFAULT_VERSION)
     if version not in ONLY_IN_VERSIONS.get(rule, (version,)):
         raise BadRule(f"illegal:{rule}: it does not exist in version {version}")
+    if rule == "minmux.unassigned-stream" and "profile" not in parse_protocol(protocol).options:
+        raise BadRule(f"illegal:{rule}: without a profile, every id is assigned")
     if rule in MORE_SCRIPTS:
         place, script = MORE_SCRIPTS[rule]
         return Breach(rule, place, tuple(parse_steps(script)), script.endswith("eof"))

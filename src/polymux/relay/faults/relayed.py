@@ -11,7 +11,6 @@ from typing import Final
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
 from polymux.core.side import ACCEPTOR, DIALER
-from polymux.core.streams import OPEN
 from polymux.protocols.registry import create
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.engine import StreamInfo
@@ -20,6 +19,7 @@ from polymux.relay.faults.breaches import Breach, Place, find_breach
 from polymux.relay.faults.rules import ILLEGAL, BadRule, FaultRule, RuleSet, StreamFacts
 from polymux.relay.faults.streams import CREDIT_FAULTS, FaultyDirection, Reorder
 from polymux.relay.pump import Filter
+from polymux.relay.traits import protocol_traits
 
 log = logging.getLogger("polymux.relay")
 
@@ -59,6 +59,7 @@ class FaultyConnection:
         self.rules = rules
         self.protocol = protocol
         self.annotate = annotate
+        self.one_way = protocol_traits(create(protocol)).is_one_way
         self.sessions: tuple[Session, ...] = ()  # with the dialer and with the upstream
         self.passed = [0, 0]
         self.reorders: tuple[list[Reorder], list[Reorder]] = ([], [])
@@ -166,7 +167,8 @@ class FaultyStream:
 
     def add(self, number: int, rule: FaultRule) -> None:
         for sender in rule.senders:
-            self.directions[sender].add(number, rule)
+            if sender == self._opener or not self.connection.one_way:
+                self.directions[sender].add(number, rule)
 
     def remove(self, number: int) -> None:
         for direction in self.directions:
@@ -183,7 +185,7 @@ class FaultyStream:
 
     def on_direction_over(self, direction: FaultyDirection) -> None:
         self._open -= 1
-        if self._open == 0 or self.directions[self._opener].pump.relayed.backward is None:
+        if self._open == 0 or self.connection.one_way:
             self.connection.forget(self)
 
     # Breaches
@@ -196,26 +198,26 @@ class FaultyStream:
         session = self.connection.sessions[self._opener if near else 1 - self._opener]
         bound = None if breach.place is Place.FRESH else stream
 
+        loop = asyncio.get_running_loop()
+
+        def end_if_broken() -> None:
+            """End a stream that was ended on one side only: it cannot be relayed any further."""
+            if self._breach is not None and self._breach.ended_half:
+                self.directions[self._opener].pump.relayed.abort_both(AFTER_BREACH_REASON)
+
         def on_done(found: bool) -> None:
             self.connection.note_breach(number, rule, self.facts.label, found)
-            asyncio.get_running_loop().call_soon(self._after_breach, stream)
+            loop.call_soon(end_if_broken)
 
         self._breach = BreachRun(breach, self.connection.protocol, session, bound, on_done)
         self._breach.advance()
-        if not self._breach.is_over and stream.own_half.state != OPEN:
-            asyncio.get_running_loop().call_later(
-                UNFINISHED_BREACH_SECONDS, self._after_breach, stream
-            )
+        if not self._breach.is_over and self._breach.ended_half:
+            loop.call_later(UNFINISHED_BREACH_SECONDS, end_if_broken)
 
     def on_change(self) -> None:
-        """The stream was ended or aborted by a peer."""
+        """Content was passed on, or the stream was ended or aborted by a peer."""
         if self._breach is not None and not self._breach.is_over:
             self._breach.advance()
-
-    def _after_breach(self, stream: Stream) -> None:
-        """End a stream that a breach has ended on one side: the rest of it cannot be relayed."""
-        if stream.own_half.state != OPEN:
-            self.directions[self._opener].pump.relayed.abort_both(AFTER_BREACH_REASON)
 
 
 def stream_of(channel: Channel) -> Stream:

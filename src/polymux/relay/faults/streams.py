@@ -505,6 +505,7 @@ class FaultyDirection(Filter):
         self.pump.forward_abort(reason)
 
     def closed(self) -> None:
+        self.stream.on_change()
         self._over = True
         for fault in self.faults:
             fault.closed()
@@ -545,6 +546,7 @@ class FaultyDirection(Filter):
 
     def _pass(self, data: bytes) -> None:
         self.pump.forward(data)
+        self.stream.on_change()
         connection = self.stream.connection
         passed = connection.passed[self.sender] = connection.passed[self.sender] + 1
         for reorder in list(connection.reorders[self.sender]):
