@@ -11,7 +11,7 @@ from typing import Final
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
 from polymux.core.side import ACCEPTOR, DIALER
-from polymux.protocols.registry import create
+from polymux.protocols.registry import create, parse_protocol
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.engine import StreamInfo
 from polymux.relay.faults.breach_runs import BreachRun
@@ -40,6 +40,8 @@ def check_rule(rule: FaultRule, protocol: str) -> None:
             f"{rule.text!r}: {protocol} has no credit that could be withheld; use hold, rate or "
             "starve"
         )
+    if rule.kind.name == "dribble-credit" and parse_protocol(protocol).name == "minmux":
+        raise BadRule(f"{rule.text!r}: credit of Minmux returns by windows only; use rate")
 
 
 class FaultyConnection:

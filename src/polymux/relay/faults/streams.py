@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from polymux.aio.streams.duplex import Stream
-from polymux.core.streams import OPEN
+from polymux.aio.streams.items import ItemReceiver
+from polymux.core.streams import NOT_YET, OPEN
 from polymux.relay.channels import ALL, StreamChannel
 from polymux.relay.faults.rules import FaultRule
 from polymux.relay.pump import Filter
@@ -264,19 +265,24 @@ class Starve(StreamFault):
 class CreditFault(StreamFault):
     """Keeps the credit of what was read instead of returning it."""
 
+    def __init__(self, direction: FaultyDirection, number: int, rule: FaultRule) -> None:
+        super().__init__(direction, number, rule)
+        self.withholding = False
+
     def begin(self) -> None:
         source = self.source
-        if source is not None:
+        if isinstance(source, ItemReceiver):
+            source.manual_credit = True
+            self.withholding = True
+        elif source is not None:
             source.buffers.unreturned_credit -= WITHHELD
-            self._withholding = True
-
-    _withholding = False
+            self.withholding = True
 
     @property
     def kept_credit(self) -> int:
         """Units that were read and whose credit was not returned."""
         source = self.source
-        if source is None or not self._withholding:
+        if source is None or not self.withholding:
             return 0
         return int(source.buffers.unreturned_credit) + WITHHELD
 
@@ -294,10 +300,15 @@ class CreditFault(StreamFault):
     def stop_withholding(self) -> None:
         """Return what was kept; from now on credit returns by itself."""
         source = self.source
-        if source is not None and self._withholding:
+        if not self.withholding or source is None:
+            return
+        if isinstance(source, ItemReceiver):
+            source.manual_credit = False
+            source.return_credit()
+        else:
             self.return_credit(self.kept_credit)
             source.buffers.unreturned_credit += WITHHELD
-            self._withholding = False
+        self.withholding = False
 
     def lift(self) -> None:
         self.stop_timer()
@@ -317,22 +328,25 @@ class WithholdCredit(CreditFault):
 
     def content(self, data: bytes) -> None:
         self.pass_on(data)
-        if self._withholding:
-            self.start_timer(self.rule.values["time"], self._on_time)
-            if self._credit_left() <= 0:
-                self.note()
-
-    def _credit_left(self) -> int:
         source = self.source
-        if source is None:
-            return 0
-        return source.peer_half.credit_granted - source.peer_half.credit_spent
+        if source is None or not self.withholding:
+            return
+        seconds = self.rule.values["time"]
+        peer = source.peer_half
+        if peer.credit_granted <= peer.credit_spent:
+            self.note()
+            if peer.blocked_since != NOT_YET:  # content may have waited before it was read
+                seconds -= max(0.0, self.loop.time() - peer.blocked_since / 1e9)
+        self.start_timer(max(0.0, seconds), self._on_time)
 
     def _on_time(self) -> None:
-        if self._credit_left() <= 0:
-            self.stop_withholding()
-        else:
-            self.return_credit(self.kept_credit)
+        source = self.source
+        if source is None:
+            return
+        used_up = source.peer_half.credit_granted <= source.peer_half.credit_spent
+        self.stop_withholding()
+        if not used_up and not source.state.over:
+            self.begin()
 
 
 class DribbleCredit(CreditFault):
@@ -341,7 +355,7 @@ class DribbleCredit(CreditFault):
     def content(self, data: bytes) -> None:
         self.note()
         self.pass_on(data)
-        if self._withholding and self._timer is None:
+        if self.withholding and self._timer is None:
             self.start_timer(self.rule.values["interval"], self._on_time)
 
     def _on_time(self) -> None:
