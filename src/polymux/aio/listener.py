@@ -50,6 +50,8 @@ DESCRIPTOR_LIMIT = "open_files"  # the name under which a lack of descriptors is
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 ProtocolFactory = Callable[[Place], asyncio.BaseProtocol]
+RefusalCallback = Callable[[str, str], None]
+"""Called with the address of a peer and why it was refused."""
 
 
 class Listener:
@@ -68,6 +70,7 @@ class Listener:
         gate: ConnectionGate,
         tls: ssl.SSLContext | None,
         handshake_timeout: float,
+        on_refused: RefusalCallback | None = None,
     ) -> None:
         self.address = address
         self._sockets = sockets
@@ -76,6 +79,7 @@ class Listener:
         self._gate = gate
         self._tls = tls
         self._handshake_timeout = handshake_timeout
+        self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._accepting = False
         self._retry: asyncio.TimerHandle | None = None
@@ -263,12 +267,24 @@ class Listener:
             )
         except Exception as problem:
             place.release()
+            peer = peer_of(sock)
             sock.close()
             if not isinstance(problem, OSError):
                 log.exception("%s: an accepted connection could not be served", self.address)
                 return
             reason = describe_os_error(problem)
             log.info("%s: a connection ended in its handshake: %s", self.address, reason)
+            if isinstance(problem, ssl.SSLError) and self._on_refused is not None:
+                self._on_refused(peer, reason)
+
+
+def peer_of(sock: socket.socket) -> str:
+    """HOST:PORT of the peer of a socket; "a peer" where it has none, or is gone."""
+    try:
+        where = sock.getpeername()
+    except OSError:
+        return "a peer"
+    return f"{where[0]}:{where[1]}" if isinstance(where, tuple) else "a peer"
 
 
 def cancel_connecting(task: "asyncio.Task[None]", _: str) -> None:
@@ -298,6 +314,7 @@ async def open_listener(
     backlog: int,
     tls: ssl.SSLContext | None = None,
     handshake_timeout: float = 0.0,
+    on_refused: RefusalCallback | None = None,
 ) -> Listener:
     """Listen at an address.
 
@@ -310,6 +327,7 @@ async def open_listener(
             own (`net.core.somaxconn` on Linux).
         tls: Context with a certificate; None: no TLS.
         handshake_timeout: Seconds for a TLS handshake.
+        on_refused: Called if a TLS handshake fails, such as for an unknown client certificate.
 
     Raises:
         OSError: The address cannot be listened on. EADDRINUSE also for a path where another
@@ -323,7 +341,7 @@ async def open_listener(
         sockets = await bind_tcp_sockets(address.host, address.port, backlog)
         port = sockets[0].getsockname()[1]
         address = Address(address.scheme, address.host, port, address.path)
-    listener = Listener(sockets, address, inode, factory, gate, tls, handshake_timeout)
+    listener = Listener(sockets, address, inode, factory, gate, tls, handshake_timeout, on_refused)
     listener.start_accepting()
     return listener
 

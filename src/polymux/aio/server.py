@@ -441,6 +441,7 @@ def serve_within(
                 (limits or Limits()).listen_backlog,
                 tls if address.scheme in SECURE_SCHEMES else None,
                 handshake_timeout,
+                None if meter is None else meter.refused,
             )
         except OSError as problem:
             raise Unreachable(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 
@@ -13,9 +15,11 @@ from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
 from polymux.aio.streams.exchanges import Call
 from polymux.aio.streams.messages import MessageSender
-from polymux.core.errors import SessionClosed
+from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.relay.channels import CallChannel, Channel, MessageChannel, StreamChannel
 from polymux.relay.traits import Traits, traits_of
+
+REJECTED_REASON = "the other side of the relay could not open the stream"
 
 
 class Arrival:
@@ -33,9 +37,13 @@ class Arrival:
     def accept(self) -> None:
         """The stream was re-opened. Called once, before content is moved."""
 
-    def reject(self, reason: str) -> bool:
-        """The stream cannot be re-opened; return whether its peer gets the reason."""
-        return self.channel.abort(reason)
+    def refused(self, problem: PolymuxError) -> bool:
+        """The stream could not be re-opened; return whether its peer gets the reason.
+
+        The reason is that of the peer at the other end, if it has rejected the stream.
+        """
+        _, rejected, reason = str(problem).partition("rejected by the peer: ")
+        return self.channel.abort(reason if rejected else REJECTED_REASON)
 
 
 class OfferedArrival(Arrival):
@@ -146,3 +154,43 @@ class SessionEnd(End):
 
     def abort(self, reason: str) -> None:
         self.session.abort(reason)
+
+
+class ArrivalQueue:
+    """Arrivals that wait for a relay. Any number of ends may take from it, one after the other."""
+
+    def __init__(self) -> None:
+        self._queued: deque[Arrival] = deque()
+        self._changed: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def put(self, arrival: Arrival) -> None:
+        """Add an arrival."""
+        self._queued.append(arrival)
+        self.wake()
+
+    def discard(self, arrival: Arrival) -> bool:
+        """Remove an arrival; return False if it was taken."""
+        if arrival not in self._queued:
+            return False
+        self._queued.remove(arrival)
+        return True
+
+    def wake(self) -> None:
+        """Let the end that waits look again."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def take(self, check_open: Callable[[], None]) -> Arrival:
+        """Wait for the next arrival; `check_open` raises SessionClosed to end that.
+
+        If cancelled, none was taken.
+        """
+        while True:
+            check_open()
+            if self._queued:
+                return self._queued.popleft()
+            self._changed = asyncio.get_running_loop().create_future()
+            await self._changed

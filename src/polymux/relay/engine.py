@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.relay.channels import Channel, MessageChannel
 from polymux.relay.ends import Arrival, End
 from polymux.relay.pump import Filter, Pump, RelayedStream
-
-REJECTED_REASON = "the other side of the relay could not open the stream"
 
 
 @dataclass
@@ -193,13 +191,14 @@ class Relay:
         except asyncio.CancelledError:
             opening.cancel()
             self.stats.rejected += 1
-            arrival.reject("")
+            channel.abort("")
             if not is_broken(channel):
                 raise  # this task was cancelled, not the opening
             return
         except PolymuxError as problem:
             self.stats.rejected += 1
-            self._reject(arrival, problem)
+            if not arrival.refused(problem):
+                self.stats.lost["reset_reason"] += 1
             return
         near_traits, far_traits = (self.a if from_a else self.b).traits, far.traits
         if far_traits is not None:
@@ -211,13 +210,6 @@ class Relay:
                     opened.split = True
         arrival.accept()
         self._start(arrival, opened, from_a)
-
-    def _reject(self, arrival: Arrival, problem: PolymuxError) -> None:
-        """Pass on that a stream could not be opened, with the reason of the peer that refused."""
-        text = str(problem) if isinstance(problem, StreamAborted) else REJECTED_REASON
-        _, refused, reason = text.partition("rejected by the peer: ")
-        if not arrival.reject(reason if refused else REJECTED_REASON):
-            self.stats.lost["reset_reason"] += 1
 
     def _start(self, arrival: Arrival, far: Channel, from_a: bool) -> None:
         self._number += 1

@@ -1,4 +1,4 @@
-"""`SocketChannel`: the channel of a TCP or Unix socket."""
+"""Sockets as an end: the channel of a TCP or Unix socket, and a set of sockets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from typing import cast
 
+from polymux.aio.connection_gate import Place
 from polymux.aio.errors import describe_os_error
 from polymux.aio.session.socket_options import peer_name, transport_info
-from polymux.core.errors import PolymuxError, StreamAborted
+from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
 from polymux.relay.channels import ALL, SLOW_READER, Callback, Channel
+from polymux.relay.ends import Arrival, ArrivalQueue, End
 
 WRITE_BUFFER_BYTES = 262144  # written and not taken by the socket before the channel is full
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: drop what is unsent, and send a TCP reset
@@ -108,6 +111,11 @@ class SocketChannel(Channel, asyncio.Protocol):
                 self.transport.resume_reading()
         return data
 
+    def put_back(self, data: bytes) -> None:
+        """Return content to the front of what is unread."""
+        if data:
+            self._unread.insert(0, data)
+
     def at_end(self) -> bool:
         if self._lost is not None and not self._ended:
             raise StreamAborted(str(self._lost))
@@ -161,3 +169,65 @@ class SocketChannel(Channel, asyncio.Protocol):
         self._on_change = self._on_room = None
         if self.transport is not None:
             self.transport.close()  # after what is queued
+
+
+class AcceptedSocket(SocketChannel):
+    """The channel of a socket that a listener accepted.
+
+    Args:
+        place: Its place among the connections of the listener.
+        on_connected: Called with the channel when it can be read.
+    """
+
+    def __init__(self, place: Place, on_connected: Callable[[AcceptedSocket], None]) -> None:
+        super().__init__()
+        self._place = place
+        self._on_connected = on_connected
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._place.attach(lambda reason: self.abort_now(), lambda: False)
+        self._on_connected(self)
+
+    def established(self) -> None:
+        """The connection is one to forward: nothing of its own has to be negotiated any more."""
+        self._place.established()
+
+    def abort_now(self) -> None:
+        """Close the connection at once, for want of room."""
+        self.abort("")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._place.release()
+        super().connection_lost(error)
+
+
+class SocketsEnd(End):
+    """A set of sockets as an end: accepted ones arrive, and opening a stream connects.
+
+    Args:
+        arrivals: What was accepted; it outlives the end.
+        dial: Connects for the name of a stream; see `End.open`.
+    """
+
+    def __init__(self, arrivals: ArrivalQueue, dial: Callable[[bytes], Awaitable[Channel]]) -> None:
+        self._arrivals = arrivals
+        self._dial = dial
+        self._closed = False
+
+    async def next_arrival(self) -> Arrival:
+        return await self._arrivals.take(self._check_open)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("the sockets are no longer forwarded")
+
+    async def open(self, name: bytes) -> Channel:
+        return await self._dial(name)
+
+    async def close(self) -> None:
+        self.abort("")
+
+    def abort(self, reason: str) -> None:
+        self._closed = True
+        self._arrivals.wake()

@@ -29,18 +29,15 @@ from polymux.cli.support.peer_io import (
     stream_shape,
 )
 from polymux.cli.support.queued_output import queued_output, wait_for_room
-from polymux.cli.support.tls_options import check_effect, read_token, token_option
+from polymux.cli.support.tls_options import (
+    dialing_context,
+    dialing_tls_options,
+    read_token,
+    token_option,
+    with_options,
+)
 from polymux.cli.support.waiting import WaitReporter
 from polymux.core.errors import SessionClosed
-from polymux.record import tls_contexts as tls
-
-# The library's remedies name its arguments: here they become options of the command.
-OPTION_OF_ARGUMENT = {
-    "give a context that trusts its issuer with tls=...": "name its authority with --ca",
-    "server_hostname=...": "--server-name",
-    "timeout=...": "--timeout",
-    "token=...": "--token-file",
-}
 
 
 @click.command(
@@ -73,13 +70,7 @@ OPTION_OF_ARGUMENT = {
     "--wait", type=click.FloatRange(0), default=0.0, show_default=True,
     help="Seconds to retry while the peer is not listening yet.",
 )  # fmt: skip
-@click.option("--ca", help="Authorities (PEM) that verify the peer's certificate.")
-@click.option(
-    "--server-name", help="The name in the peer's certificate, if it is not the host of URL."
-)
-@click.option("--cert", help="Certificate chain (PEM) to present to the peer.")
-@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
-@click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate.")
+@dialing_tls_options
 @token_option("File with the token that the server asks for, mode 0600.")
 @click.pass_context
 def connect(
@@ -124,18 +115,8 @@ def connect(
         raise click.UsageError(
             "stdio: this command uses its own input and output; use exec:COMMAND"
         )
-    check_effect(
-        [url],
-        {
-            "--ca": ca,
-            "--server-name": server_name,
-            "--cert": cert,
-            "--key": key,
-            "--insecure": insecure,
-        },
-    )
     token = read_token(token_file)
-    trusted = tls.client_context(ca, insecure=insecure, cert=cert, key=key)
+    trusted = dialing_context(url, ca, server_name, cert, key, insecure)
     if insecure:
         warn("warning: the peer's certificate is not verified")
     secret_source = secrets_context(keep_secrets, record_to, url, trusted)
@@ -187,13 +168,6 @@ def is_interactive(context: click.Context) -> bool:
     )
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     return terminal and not given
-
-
-def with_options(text: str) -> str:
-    """Return an error message of the library with the options of this command as remedies."""
-    for argument, option in OPTION_OF_ARGUMENT.items():
-        text = text.replace(argument, option)
-    return text
 
 
 class StreamClient:

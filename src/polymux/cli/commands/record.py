@@ -36,14 +36,14 @@ from polymux.cli.support.signals import stop_event
 from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     allowed_clients,
-    check_effect,
     listening_context,
     listening_tls_options,
+    upstream_context,
+    upstream_tls_options,
 )
 from polymux.core.errors import CaptureError
 from polymux.core.redaction import FULL, Redaction
 from polymux.protocols.registry import parse_protocol
-from polymux.record import tls_contexts as tls
 from polymux.record.crash_recovery import recover_partial_captures
 from polymux.record.proxy import RecordingProxy
 from polymux.record.secret_log import SecretLog
@@ -109,17 +109,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
 @audit_option
 @connection_options
 @listening_tls_options
-@click.option("--ca", help="Authorities (PEM) that verify the upstream's certificate.")
-@click.option(
-    "--server-name", help="The name in the upstream's certificate, if it is not its host."
-)
-@click.option("--client-cert", help="Certificate chain (PEM) to present to the upstream.")
-@click.option("--client-key", help="Private key of --client-cert (PEM), mode 0600.")
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Do not verify the upstream's certificate; noted in the capture.",
-)
+@upstream_tls_options("Do not verify the upstream's certificate; noted in the capture.")
 @click.option(
     "--keep-secrets",
     is_flag=True,
@@ -176,19 +166,7 @@ def record(
     redaction = requested_redaction(payload, names, protocol, keep_secrets)
     allowed = allowed_clients(allow, [listen], client_ca)
     own = listening_context([listen], cert, key, client_ca, crl)
-    check_effect(
-        [upstream],
-        {
-            "--ca": ca,
-            "--server-name": server_name,
-            "--client-cert": client_cert,
-            "--client-key": client_key,
-            "--insecure": insecure,
-        },
-    )
-    theirs = tls.client_context(ca, insecure=insecure, cert=client_cert, key=client_key)
-    if insecure:
-        click.echo("warning: the upstream's certificate is not verified", err=True)
+    theirs = upstream_context(upstream, ca, server_name, client_cert, client_key, insecure)
     note = NOT_VERIFIED_NOTE if insecure else ""
     secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
     comment = section_comment(sensor, note, redaction)

@@ -53,6 +53,118 @@ def listening_tls_options(command: Command) -> Command:
     return command
 
 
+def upstream_tls_options(
+    insecure_help: str = "Do not verify the upstream's certificate.",
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds --ca, --server-name, --client-cert, --client-key, --insecure."""
+
+    def add_options(command: Command) -> Command:
+        for add in (
+            click.option("--insecure", is_flag=True, help=insecure_help),
+            click.option("--client-key", help="Private key of --client-cert (PEM), mode 0600."),
+            click.option(
+                "--client-cert", help="Certificate chain (PEM) to present to the upstream."
+            ),
+            click.option(
+                "--server-name",
+                help="The name in the upstream's certificate, if it is not its host.",
+            ),
+            click.option("--ca", help="Authorities (PEM) that verify the upstream's certificate."),
+        ):
+            command = add(command)
+        return command
+
+    return add_options
+
+
+def upstream_context(
+    upstream: str,
+    ca: str | None,
+    server_name: str | None,
+    client_cert: str | None,
+    client_key: str | None,
+    insecure: bool,
+) -> ssl.SSLContext:
+    """Return the context for an upstream that `upstream_tls_options` describe.
+
+    Raises:
+        click.UsageError: An option has no effect.
+        BadCertificate: A file cannot be used.
+    """
+    check_effect(
+        [upstream],
+        {
+            "--ca": ca,
+            "--server-name": server_name,
+            "--client-cert": client_cert,
+            "--client-key": client_key,
+            "--insecure": insecure,
+        },
+    )
+    if insecure:
+        click.echo("warning: the upstream's certificate is not verified", err=True)
+    return tls.client_context(ca, insecure=insecure, cert=client_cert, key=client_key)
+
+
+def dialing_tls_options(command: Command) -> Command:
+    """Add --ca, --server-name, --cert, --key and --insecure, of a command that connects."""
+    for add in (
+        click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate."),
+        click.option("--key", help="Private key of --cert (PEM), mode 0600."),
+        click.option("--cert", help="Certificate chain (PEM) to present to the peer."),
+        click.option(
+            "--server-name",
+            help="The name in the peer's certificate, if it is not the host of URL.",
+        ),
+        click.option("--ca", help="Authorities (PEM) that verify the peer's certificate."),
+    ):
+        command = add(command)
+    return command
+
+
+def dialing_context(
+    url: str,
+    ca: str | None,
+    server_name: str | None,
+    cert: str | None,
+    key: str | None,
+    insecure: bool,
+) -> ssl.SSLContext:
+    """Return the context for a peer that `dialing_tls_options` describe.
+
+    Raises:
+        click.UsageError: An option has no effect.
+        BadCertificate: A file cannot be used.
+    """
+    check_effect(
+        [url],
+        {
+            "--ca": ca,
+            "--server-name": server_name,
+            "--cert": cert,
+            "--key": key,
+            "--insecure": insecure,
+        },
+    )
+    return tls.client_context(ca, insecure=insecure, cert=cert, key=key)
+
+
+# The library's remedies name its arguments: in commands that connect they are options.
+OPTION_OF_ARGUMENT = {
+    "give a context that trusts its issuer with tls=...": "name its authority with --ca",
+    "server_hostname=...": "--server-name",
+    "timeout=...": "--timeout",
+    "token=...": "--token-file",
+}
+
+
+def with_options(text: str) -> str:
+    """Return an error message of the library with the options of the command as remedies."""
+    for argument, option in OPTION_OF_ARGUMENT.items():
+        text = text.replace(argument, option)
+    return text
+
+
 def token_option(text: str) -> Callable[[Command], Command]:
     """Return a decorator that adds --token-file with this help text."""
     return click.option("--token-file", metavar="FILE", help=text)
