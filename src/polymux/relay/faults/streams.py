@@ -336,7 +336,7 @@ class WithholdCredit(CreditFault):
         if peer.credit_granted <= peer.credit_spent:
             self.note()
             if peer.blocked_since != NOT_YET:  # content may have waited before it was read
-                seconds -= max(0.0, self.loop.time() - peer.blocked_since / 1e9)
+                seconds -= max(0.0, self.loop.time() - int(peer.blocked_since) / 1e9)
         self.start_timer(max(0.0, seconds), self._on_time)
 
     def _on_time(self) -> None:
