@@ -51,12 +51,14 @@ class Parameter:
     """A parameter of a fault: its kind (TIME, SIZE, COUNT or SHARE) and its default.
 
     A time is in seconds; one without a unit is counted in `unit`. `default` None: it is required.
+    `positive`: it is more than 0.
     """
 
     name: str
     kind: str
     default: float | None = None
     unit: str = "ms"
+    positive: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,13 @@ FAULTS: Final = {kind.name: kind for kind in (
               (Parameter("time", TIME), Parameter("jitter", TIME, 0.0))),
     FaultKind("hold", "content waits for this time once; then everything passes",
               (Parameter("time", TIME),)),
-    FaultKind("rate", "content passes at this many bytes a second", (Parameter("rate", SIZE),)),
+    FaultKind("rate", "content passes at this many bytes a second", (Parameter("rate", SIZE, positive=True),)),
     FaultKind("reset", "the stream is reset towards both sides", directed=False),
     FaultKind("end-early", "the content ends here; what follows is discarded"),
     FaultKind("withhold-credit", "once its window is used up, the sender gets no credit for this "
               "time", (Parameter("time", TIME),)),
     FaultKind("dribble-credit", "credit is returned in pieces of this size, one each interval",
-              (Parameter("size", SIZE), Parameter("interval", TIME, 0.01))),
+              (Parameter("size", SIZE, positive=True), Parameter("interval", TIME, 0.01, positive=True))),
     FaultKind("starve", "the content is never read"),
     FaultKind("reorder", "each chunk waits until this many chunks of other streams have passed it, "
               "or for this time", (Parameter("chunks", COUNT, 1.0), Parameter("time", TIME, 1.0))),
@@ -101,7 +103,7 @@ FAULTS: Final = {kind.name: kind for kind in (
     connection_fault("slow_close", "the end of the connection comes later by this time",
                      Parameter("delay", TIME)),
     connection_fault("slicer", "bytes arrive in slices of this size",
-                     Parameter("average_size", SIZE), Parameter("size_variation", SIZE, 0.0),
+                     Parameter("average_size", SIZE, positive=True), Parameter("size_variation", SIZE, 0.0),
                      Parameter("delay", TIME, 0.0, "us")),
     connection_fault("limit_data", "the connection ends after this many bytes",
                      Parameter("bytes", SIZE)),
@@ -301,6 +303,8 @@ def parse_values(kind: FaultKind, words: list[str], text: str) -> dict[str, floa
     for parameter in kind.parameters:
         if parameter.name in given:
             values[parameter.name] = parse_value(parameter, given[parameter.name], repr(text))
+            if parameter.positive and not values[parameter.name]:
+                raise BadRule(f"{text!r}: {parameter.name}= is more than 0")
         elif parameter.default is not None:
             values[parameter.name] = parameter.default
         else:

@@ -48,6 +48,14 @@ class Comparison:
         """Whether content, endings and causal order are those of the recording."""
         return self.same_content and self.same_endings and self.same_order
 
+    def answer_quantile(self, share: float, recorded: bool = False) -> float:
+        """The seconds within which this share of the answers came; 0 if there were none."""
+        return quantile(self.recorded_answers if recorded else self.answers, share)
+
+    def lateness_quantile(self, share: float) -> float:
+        """The seconds by which this share of the sends was late at most."""
+        return quantile(self.lateness, share)
+
 
 def compare(script: Script, log: RunLog) -> Comparison:
     """Compare a replay with its recording."""

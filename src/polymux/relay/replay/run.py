@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from polymux.aio import connect, serve
@@ -12,6 +13,10 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.session.session import Session
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.session_rows import make_session_id
+from polymux.analysis.tls.key_log import KeyLog
+from polymux.capture import read_sessions
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER, NEITHER_SIDE
@@ -21,7 +26,13 @@ from polymux.relay.minmux_end import MinmuxEnd
 from polymux.relay.pump import RelayedStream
 from polymux.relay.replay.comparison import Comparison, compare
 from polymux.relay.replay.player import NO_TIMES, Pace, Player, RecordingEnd, RunLog
-from polymux.relay.replay.script import CannotReplay, Recording, Script, make_script
+from polymux.relay.replay.script import (
+    CannotReplay,
+    Recording,
+    Script,
+    make_script,
+    read_recording,
+)
 
 RECORDED: Final = Pace(1.0)
 CAUSAL: Final = Pace(NO_TIMES)
@@ -48,6 +59,36 @@ def parse_pace(text: str) -> Pace:
             "0.001 to 1000000"
         )
     return Pace(speed)
+
+
+def load_recordings(
+    captures: Sequence[str],
+    *,
+    protocol: str = "auto",
+    session: str = "",
+    keys: KeyLog | None = None,
+) -> list[Recording]:
+    """Read the sessions of captures, to be replayed.
+
+    Args:
+        captures: Files, folders or globs.
+        protocol: Protocol string, or `auto` to detect that of each session.
+        session: Only those whose id begins with this text.
+        keys: Opens sessions inside TLS; secrets in the captures are used anyway.
+
+    Raises:
+        CannotReplay: A session is not complete, or its protocol is not known.
+        LimitExceeded: A session has too much content.
+        CaptureError: A capture cannot be read.
+    """
+    options = AnalysisOptions(protocol, keys=keys)
+    with read_sessions(captures) as reader:
+        options = options.with_secrets(reader.secrets)
+        return [
+            read_recording(found, options)
+            for found in reader
+            if make_session_id(found.flow, found.started_at).startswith(session)
+        ]
 
 
 async def replay(
