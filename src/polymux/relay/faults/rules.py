@@ -229,6 +229,7 @@ def split_words(part: str, text: str) -> list[str]:
 def parse_selection(words: list[str], text: str) -> Selection:
     """The terms before the colon; BadRule if one is not understood, or given twice."""
     found: dict[str, object] = {}
+    seen: set[str] = set()
     for word in words:
         if word in ("*", "all") and len(words) == 1:
             break
@@ -239,10 +240,10 @@ def parse_selection(words: list[str], text: str) -> Selection:
                 f"{text!r}: {word!r} selects nothing; there are stream=LABEL, name~GLOB, "
                 "opener=dialer|acceptor, nth=N, every=N, after=SIZE|TIME, and * for all"
             )
-        parsed = SELECT_TERMS[match[1]](match[3], f"{text!r}: {match[1]}")
-        if found.keys() & parsed.keys():
+        if match[1] in seen:
             raise BadRule(f"{text!r}: {match[1]} is given twice")
-        found |= parsed
+        seen.add(match[1])
+        found |= SELECT_TERMS[match[1]](match[3], f"{text!r}: {match[1]}")
     return Selection(**found)  # type: ignore[arg-type]  # each term has a value of its field's type
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polymux.relay.faults.relayed import FaultyStream
 
 MAX_KEPT_BYTES: Final = 1 << 20  # by a fault; then nothing more is read
-RATE_BURST_SECONDS: Final = 0.02  # of a rate that may pass at once
+RATE_BURST_SECONDS: Final = 0.1  # of a rate that may pass at once
 # Added to the credit that is due, so that the endpoint does not return it by itself.
 WITHHELD: Final = 1 << 40
 RESET_REASON: Final = "reset by polymux chaos"
@@ -240,7 +240,7 @@ class Rate(StreamFault):
         self._counted_at = now
         if self._room >= 1:
             return int(self._room)
-        wanted = min(self._burst, 1 - self._room + self._burst / 2)
+        wanted = min(self._burst, 1 - self._room + self._burst / 8)
         self.start_timer(wanted / rate, self.direction.resume)
         return 0
 
@@ -254,9 +254,7 @@ class Starve(StreamFault):
 
     def read_limit(self) -> int:
         self.note()
-        source = self.source
-        lost = source is not None and source.read_error is not None
-        return ALL if lost else 0
+        return 0
 
     def lift(self) -> None:
         self.direction.resume_soon()
@@ -483,6 +481,9 @@ class FaultyDirection(Filter):
         limit = ALL
         if self._waiting:
             self._begin_due()
+        source = self.pump.source
+        if isinstance(source, StreamChannel) and source.stream.read_error is not None:
+            return ALL  # its sender is gone: nothing is held up any more
         for fault in self.faults:
             if fault.began:
                 most = fault.read_limit()
