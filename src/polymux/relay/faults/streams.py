@@ -229,7 +229,7 @@ class Rate(StreamFault):
     """`rate` bytes go on in a second."""
 
     def begin(self) -> None:
-        self._room = self._burst = max(1.0, self.rule.values["rate"] * RATE_BURST_SECONDS)
+        self._room, self._burst = 0.0, max(1.0, self.rule.values["rate"] * RATE_BURST_SECONDS)
         self._counted_at = self.loop.time()
 
     def read_limit(self) -> int:

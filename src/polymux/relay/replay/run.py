@@ -17,7 +17,7 @@ from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import read_sessions
-from polymux.core.errors import PolymuxError, SessionClosed
+from polymux.core.errors import CaptureError, PolymuxError, SessionClosed
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER, NEITHER_SIDE
 from polymux.relay.ends import End, SessionEnd
@@ -79,11 +79,16 @@ def load_recordings(
     Raises:
         CannotReplay: A session is not complete, or its protocol is not known.
         LimitExceeded: A session has too much content.
-        CaptureError: A capture cannot be read.
+        CaptureError: A capture cannot be read to its end.
     """
     options = AnalysisOptions(protocol, keys=keys)
     with read_sessions(captures) as reader:
         options = options.with_secrets(reader.secrets)
+        for file in reader.files:
+            if file.error is not None:
+                raise CaptureError(
+                    file.error if file.file in file.error else f"{file.file}: {file.error}"
+                )
         return [
             read_recording(found, options)
             for found in reader
