@@ -26,7 +26,17 @@ ALLOWED = {
     "conform": {"text", "aio", "capture", "protocols", "core"},
     "testing": {"conform", "protocols", "core"},
     "metrics": {"aio", "core"},
-    "relay": {"text", "record", "analysis", "metrics", "aio", "capture", "protocols", "core"},
+    "relay": {
+        "text",
+        "conform",
+        "record",
+        "analysis",
+        "metrics",
+        "aio",
+        "capture",
+        "protocols",
+        "core",
+    },
     "cli": {
         "text",
         "report",

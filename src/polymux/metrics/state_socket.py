@@ -1,8 +1,9 @@
-"""A Unix socket that answers with the state of a process, for `polymux top`.
+"""Unix sockets on which a process answers requests of one line: its state, for `polymux top`.
 
-A client sends a line, and gets one line of JSON: what it sends is `state`, and the answer is that
-of the function which the socket was made with. Nothing is sent unasked, and a process without a
-client computes nothing. However often clients ask, answers take a tenth of the time at most.
+`RequestSocket` answers each line with one line of JSON, by a function. `StateSocket` is one whose
+only request is `state`: the answer is that of the function which it was made with. Nothing is sent
+unasked, and a process without a client computes nothing. However often clients ask for the state,
+answers take a tenth of the time at most.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Self
 
 from polymux.aio.errors import describe_os_error
 from polymux.aio.listener import bind_unix_socket, inode_of
@@ -34,37 +35,42 @@ State = Mapping[str, object]
 log = logging.getLogger("polymux.metrics")
 
 
-class StateSocket:
-    """Answers requests for the state of this process. Use it in `async with`.
+class RequestSocket:
+    """Answers requests of one line at a Unix socket. Use it in `async with`.
 
     Only processes of the same user can connect: the socket has mode 0600.
 
     Args:
         url: `unix:///path/of/the/socket`. A socket that was left behind is replaced.
-        state: Returns the state, as values that JSON can express. `Meter.state` is such a function.
-            It is called in the event loop, at most once for each request; its last answer is sent
-            again as long as it is younger than 10 times the time that it took. If it raises, the
-            clients are told, and the first failure is logged (`polymux.metrics`).
+        answer: Called in the event loop with each line; returns the line of the answer. It does
+            not raise.
+        what: What is served there, for messages: `the state of a process`.
+        max_request_bytes: A client that sends a longer line is disconnected.
 
     Raises:
         BadUrl: `url` is not of a Unix socket.
     """
 
-    def __init__(self, url: str, state: Callable[[], State]) -> None:
+    def __init__(
+        self,
+        url: str,
+        answer: Callable[[bytes], bytes],
+        what: str,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
         self._address = parse_url(url)
         if self._address.scheme != "unix":
-            raise BadUrl(f"{url}: the state of a process is served at a unix:// URL only")
-        self._state = state
+            raise BadUrl(f"{url}: {what} is served at a unix:// URL only")
+        self._answer = answer
+        self._what = what
+        self._max_request_bytes = max_request_bytes
         self._server: asyncio.Server | None = None
         self._inode: tuple[int, int] | None = None
         # Those that asked most recently are last.
         self._clients: dict[asyncio.StreamWriter, _Client] = {}
-        self._kept = b""  # the last answer
-        self._kept_until = 0.0
-        self._failure_logged = False
 
     def __repr__(self) -> str:
-        return f"<polymux state socket at {self._address}>"
+        return f"<polymux socket for {self._what} at {self._address}>"
 
     @property
     def url(self) -> str:
@@ -85,7 +91,7 @@ class StateSocket:
             raise BadUrl(f"{self._address}: cannot listen there: {reason}") from None
         self._inode = inode_of(path)
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=bound, limit=MAX_REQUEST_BYTES
+            self._serve, sock=bound, limit=self._max_request_bytes
         )
 
     async def close(self) -> None:
@@ -103,7 +109,7 @@ class StateSocket:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def __aenter__(self) -> StateSocket:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -143,7 +149,29 @@ class StateSocket:
         served[0].transport.abort()
         return True
 
-    def _answer(self, line: bytes) -> bytes:
+
+class StateSocket(RequestSocket):
+    """Answers requests for the state of this process. Use it in `async with`.
+
+    Args:
+        url: As for `RequestSocket`.
+        state: Returns the state, as values that JSON can express. `Meter.state` is such a function.
+            It is called in the event loop, at most once for each request; its last answer is sent
+            again as long as it is younger than 10 times the time that it took. If it raises, the
+            clients are told, and the first failure is logged (`polymux.metrics`).
+
+    Raises:
+        BadUrl: `url` is not of a Unix socket.
+    """
+
+    def __init__(self, url: str, state: Callable[[], State]) -> None:
+        super().__init__(url, self._answer_state, "the state of a process")
+        self._state = state
+        self._kept = b""  # the last answer
+        self._kept_until = 0.0
+        self._failure_logged = False
+
+    def _answer_state(self, line: bytes) -> bytes:
         if line.strip() != REQUEST:
             return encoded({"error": "the only request is: state"})
         began = time.monotonic()

@@ -42,11 +42,21 @@ class Recorder:
         secrets: Of the sessions' TLS contexts. The secrets of a session are then written before its
             first data, so that other captures of it can be opened; `sink` must be a PcapngWriter or
             a RotatingWriter.
+        in_middle: Bytes that the sessions write may be held up before they are recorded. The
+            captures then have the vantage `middle`.
     """
 
-    def __init__(self, sink: PacketSink, note: str = "", secrets: SecretLog | None = None) -> None:
+    def __init__(
+        self,
+        sink: PacketSink,
+        note: str = "",
+        secrets: SecretLog | None = None,
+        *,
+        in_middle: bool = False,
+    ) -> None:
         self.sink = sink
         self.note = note
+        self.in_middle = in_middle
         self._secrets = secrets
         self._unaddressed_sessions = 0
 
@@ -90,7 +100,8 @@ class SessionCapture:
 
     def __init__(self, recorder: Recorder, protocol: str, side: int) -> None:
         self._recorder = recorder
-        self._comment = hint_comment(protocol, VANTAGES[side])
+        vantage = "middle" if recorder.in_middle else VANTAGES[side]
+        self._comment = hint_comment(protocol, vantage)
         self._side = side
         self._tcp_writer: TcpConnectionWriter | None = None
         self._peer_ended = False
@@ -118,6 +129,11 @@ class SessionCapture:
         """The session has received these bytes."""
         if self._tcp_writer is not None:
             self._tcp_writer.data(1 - self._side, data, time.time_ns())
+
+    def annotate(self, text: str) -> None:
+        """Write a comment to the capture, on a packet of its own."""
+        if self._tcp_writer is not None:
+            self._tcp_writer.annotate(self._side, text, time.time_ns())
 
     def on_write_eof(self) -> None:
         """This side ends its direction."""

@@ -53,7 +53,8 @@ class TcpConnectionWriter:
     ) -> None:
         self._sink = sink
         self._templates = (HeaderTemplate(dialer, acceptor, 0), HeaderTemplate(acceptor, dialer, 1))
-        self._comment = blocks.comments(comment, note)
+        self._texts = (comment, note)
+        self._comment = blocks.comments(*self._texts)
         self._commented_epoch = -1
         self._ended = [False, False]
         isn = timestamp >> 6 & 0xFFFFFFFF
@@ -80,6 +81,14 @@ class TcpConnectionWriter:
             start += burst.payload_bytes
             self._next_seq[side] += burst.payload_bytes
             self._sink.burst(burst)
+
+    def annotate(self, side: int, text: str, timestamp: int) -> None:
+        """Write a packet of `side` without payload that has `text` as its comment."""
+        burst = self._new_burst(side, timestamp, ACK)
+        texts = [text] if not burst.options else [*self._texts, text]
+        burst.options = blocks.comments(*texts)
+        burst.add_empty()
+        self._sink.burst(burst)
 
     def end(self, side: int, timestamp: int) -> None:
         """Write the FIN of `side`, unless its direction has ended."""

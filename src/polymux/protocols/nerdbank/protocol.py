@@ -600,13 +600,16 @@ class Nerdbank(Protocol):
     def grown_window(self, side: i64, stream: StreamState) -> int:
         """Return the window that answers a growth request; the current one refuses it.
 
-        It grows only while the reader keeps up, within the total growth that
-        `max_window_growth_total` allows for all channels, and within their pool (`window_budget`).
+        It grows only while the reader keeps up and withholds no credit, within the total growth
+        that `max_window_growth_total` allows for all channels, and within their pool
+        (`window_budget`).
         """
         window = stream.half(1 - side).window
         buffers = stream.buffers
         target = min(window * WINDOW_GROWTH_FACTOR, self.limits.max_receive_window)
-        if target <= window or (buffers is not None and buffers.unread_bytes > 0):
+        if target <= window:
+            return window
+        if buffers is not None and (buffers.unread_bytes > 0 or buffers.unreturned_credit < 0):
             return window
         grown = 0
         total = 0

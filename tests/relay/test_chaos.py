@@ -1,0 +1,441 @@
+"""The chaos proxy: what each fault does, and that it leaves nothing behind and nobody waiting."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import stat
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+from tests.relay.chaos_peers import LOCAL, ask, echo, faulty, fill, open_named, rows_in
+
+import polymux
+from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.relay import BadRule, CannotRelay, ChaosProxy
+from polymux.relay.faults.connections import FaultyTransport
+
+DUPLEX = ("mplex", "nerdbank:version=1", "nerdbank", "yamux")
+WITH_CREDIT = ("nerdbank:version=2", "nerdbank", "yamux")
+DATA = bytes(range(256)) * 400
+BRIEF = polymux.Timeouts(close=0.2)
+
+
+async def read_all(session: polymux.Session) -> None:
+    """Read every stream to its end."""
+
+    async def read(stream: polymux.Stream) -> None:
+        async for _ in stream:
+            pass
+
+    await session.serve_streams(read)
+
+
+async def until(condition: object) -> None:
+    """Wait until a condition holds; the caller has a timeout."""
+    assert callable(condition)
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("protocol", DUPLEX)
+async def test_without_rules_it_is_transparent(protocol: str) -> None:
+    async with faulty(protocol) as (client, proxy):
+        assert await asyncio.gather(*(ask(client, DATA) for _ in range(20))) == [DATA] * 20
+        stream = await open_named(client)
+        await stream.send(b"reset, please")
+        with pytest.raises(StreamAborted):
+            await stream.receive()
+        await until(lambda: not proxy.stats.open)
+        assert proxy.stats.streams == 21
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "* : delay 20ms jitter=5ms",
+        "* : hold 50ms",
+        "* : rate 1M",
+        "* : reorder time=50ms",
+        "* : latency latency=10 jitter=5",
+        "* : bandwidth rate=5000",
+        "* : slicer 1000 size_variation=300 delay=10",
+        "* : slow_close delay=50",
+        "every=2 after=10k : delay 20ms",
+        "after=10k : hold 10ms toward=dialer",
+        "* : delay 10ms",
+    ],
+)
+async def test_faults_that_only_take_time_change_no_content(rule: str) -> None:
+    async with faulty("mplex", [rule]) as (client, proxy):
+        assert await asyncio.gather(*(ask(client, DATA) for _ in range(4))) == [DATA] * 4
+    assert sum(proxy.rules.injected.values()) >= 1
+    assert proxy.stats.open == 0
+
+
+@pytest.mark.parametrize("protocol", DUPLEX)
+async def test_a_delay_holds_up_its_stream_and_no_other(protocol: str) -> None:
+    async with faulty(protocol, ["nth=2 : delay 200ms"]) as (client, _):
+        streams = [await open_named(client) for _ in range(3)]
+        for stream in streams:
+            await stream.send(b"now")
+        began = time.monotonic()
+        slow = asyncio.ensure_future(streams[1].receive())
+        assert await streams[0].receive() == b"now"
+        assert await streams[2].receive() == b"now"
+        assert not slow.done()
+        assert await slow == b"now"
+        assert time.monotonic() - began >= 0.35  # 200 ms in each direction
+
+
+async def test_a_hold_waits_once() -> None:
+    async with faulty("mplex", ["* : hold 200ms toward=upstream"]) as (client, _):
+        stream = await open_named(client)
+        began = time.monotonic()
+        await stream.send(b"one")
+        assert await stream.receive() == b"one"
+        first = time.monotonic() - began
+        await stream.send(b"two")
+        assert await stream.receive() == b"two"
+        assert first >= 0.2
+        assert time.monotonic() - began < first + 0.2
+
+
+async def test_a_rate_bounds_the_bytes_of_a_second() -> None:
+    async with faulty("nerdbank", ["* : rate 200k toward=upstream"]) as (client, _):
+        began = time.monotonic()
+        assert await ask(client, bytes(100_000)) == bytes(100_000)
+        assert time.monotonic() - began >= 0.4
+
+
+async def test_chunks_of_other_streams_overtake_a_reordered_one() -> None:
+    async with faulty("mplex", ["name~late : reorder chunks=2 time=20s toward=upstream"]) as (
+        client,
+        _,
+    ):
+        late, other = await open_named(client, "late"), await open_named(client, "other")
+        await late.send(b"first")
+        reading = asyncio.ensure_future(late.receive())
+        for text in (b"second", b"third"):
+            assert not reading.done()
+            await other.send(text)
+            assert await other.receive() == text
+        assert await reading == b"first"
+
+
+@pytest.mark.parametrize("protocol", DUPLEX)
+async def test_a_reset_reaches_both_peers_once_the_bytes_have_passed(protocol: str) -> None:
+    ended: asyncio.Queue[int] = asyncio.Queue()
+
+    async def count(session: polymux.Session) -> None:
+        async def read(stream: polymux.Stream) -> None:
+            size = 0
+            try:
+                async for chunk in stream:
+                    size += len(chunk)
+            except StreamAborted:
+                ended.put_nowait(size)
+
+        await session.serve_streams(read)
+
+    async with faulty(protocol, ["after=1000 : reset"], count) as (client, proxy):
+        stream = await open_named(client)
+        await stream.send(bytes(900))
+        await asyncio.sleep(0.05)
+        await stream.send(bytes(900))
+        with pytest.raises(StreamAborted):
+            await stream.receive()
+        assert await ended.get() <= 1000
+        assert proxy.rules.injected == {1: 1}
+
+
+async def test_an_early_end_cuts_the_content_exactly() -> None:
+    async with faulty("nerdbank", ["after=1000 : end-early toward=upstream"]) as (client, _):
+        assert await ask(client, bytes(5000)) == bytes(1000)
+
+
+@pytest.mark.parametrize("protocol", [*WITH_CREDIT, "omnistreams", "minmux"])
+async def test_withheld_credit_is_one_stall_in_the_capture(protocol: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.pcapng"
+
+    async def read(session: polymux.Session) -> None:
+        if isinstance(session, polymux.MinmuxSession):
+            async for _ in session.receiver(1):
+                pass
+            await session.wait_closed()
+        else:
+            await read_all(session)
+
+    async with faulty(protocol, ["* : withhold-credit 300ms toward=upstream"], read, out) as (
+        client,
+        proxy,
+    ):
+        minmux = isinstance(client, polymux.MinmuxSession)
+        stream = client.sender(1) if minmux else await open_named(client)
+        for _ in range(300):
+            await stream.send(bytes(10_000))
+        await stream.end()
+        await until(lambda: not proxy.stats.open)
+    stalls = [row for row in rows_in(out, "stalls") if row["duration_us"] >= 290_000]
+    blamed = [row for row in stalls if row["cause"] == "no-credit"]
+    assert len(blamed) == 1
+    assert blamed[0]["sender"] == "dialer"
+    assert proxy.rules.injected == {1: 1}
+
+
+@pytest.mark.parametrize("protocol", [*WITH_CREDIT, "omnistreams"])
+async def test_dribbled_credit_slows_a_sender_down(protocol: str) -> None:
+    size = "20" if protocol == "omnistreams" else "100k"
+    async with faulty(
+        protocol, [f"* : dribble-credit {size} interval=20ms toward=upstream"], read_all
+    ) as (client, proxy):
+        stream = await open_named(client)
+        for _ in range(300):
+            await stream.send(bytes(10_000))
+        await stream.end()
+        await until(lambda: not proxy.stats.open)
+    assert proxy.stats.bytes_a == 3_000_000
+
+
+@pytest.mark.parametrize("protocol", ["nerdbank", "yamux"])
+async def test_a_starved_stream_stalls_alone_and_ends_with_its_session(protocol: str) -> None:
+    async with faulty(protocol, ["nth=1 : starve toward=upstream"]) as (client, proxy):
+        starved = await open_named(client)
+        with pytest.raises(TimeoutError):
+            await fill(starved, 0.3)
+        assert await ask(client, DATA) == DATA
+        starved.abort()
+        await until(lambda: not proxy.stats.open)
+
+
+async def test_what_a_removed_rule_holds_up_goes_on() -> None:
+    async with faulty("nerdbank", ["* : starve", "* : delay 60s", "* : hold 60s"]) as (
+        client,
+        proxy,
+    ):
+        stream = await open_named(client)
+        await stream.send(b"at last")
+        reading = asyncio.ensure_future(stream.receive())
+        await until(lambda: proxy.rules.injected[1])
+        for number in (1, 3, 2):
+            await asyncio.sleep(0.02)
+            assert not reading.done()
+            proxy.rules.remove(number)
+        assert await reading == b"at last"
+
+
+async def test_limited_data_ends_the_connection() -> None:
+    async with faulty("mplex", ["* : limit_data bytes=20000 toward=upstream"]) as (client, proxy):
+        with pytest.raises((SessionClosed, StreamAborted)):
+            await ask(client, bytes(100_000))
+        await client.wait_closed()
+        assert proxy.rules.injected == {1: 1}
+
+
+async def test_reset_peer_resets_the_connection() -> None:
+    async with faulty("mplex", ["* : reset_peer timeout=100"]) as (client, _):
+        await client.wait_closed()
+        assert client.failure is not None
+        assert "reset" in str(client.failure).lower()
+
+
+async def test_a_timeout_discards_everything_and_then_ends_the_connection() -> None:
+    async with faulty("mplex", ["* : timeout timeout=200"]) as (client, _):
+        began = time.monotonic()
+        with pytest.raises((SessionClosed, StreamAborted)):
+            await ask(client)
+        assert time.monotonic() - began >= 0.15
+
+
+async def test_faults_of_connections_count_connections() -> None:
+    async with (
+        asyncio.timeout(20),
+        polymux.serve(echo, LOCAL, protocol="mplex") as server,
+        ChaosProxy(
+            LOCAL, server.url, protocol="mplex", rules=["every=2 : reset_peer timeout=0"]
+        ) as proxy,
+    ):
+        answers = []
+        for _ in range(4):
+            try:
+                async with polymux.connect(proxy.url, protocol="mplex") as client:
+                    answers.append(await ask(client))
+            except PolymuxError:
+                answers.append(b"")
+    assert answers == [b"hello", b"", b"hello", b""]
+
+
+async def test_a_faulty_transport_tells_its_session_to_pause() -> None:
+    rules = ["* : bandwidth rate=1 toward=upstream"]
+    async with faulty("mplex", rules, timeouts=BRIEF) as (client, _):
+        stream = await open_named(client)
+        with pytest.raises(TimeoutError):
+            await fill(stream, 0.4)
+        held = [each for each in gc.get_objects() if isinstance(each, FaultyTransport)]
+        assert held
+        assert max(each.get_write_buffer_size() for each in held) < 2_000_000
+        stream.abort()
+
+
+async def test_every_fault_is_a_comment_in_the_capture(tmp_path: Path) -> None:
+    out = tmp_path / "out.pcapng"
+    rules = ["name~a : delay 10ms", "name~b : reset", "* : latency 5"]
+    async with faulty("mplex", rules, out=out) as (client, proxy):
+        await ask(client, name="a")
+        with contextlib.suppress(StreamAborted):
+            await ask(client, name="b")
+        await until(lambda: not proxy.stats.open)
+    text = out.read_bytes()
+    for comment in (
+        b"chaos: delay 10ms on d1",
+        b"chaos: reset on d3",
+        b"chaos: latency 5 on the connection",
+        b"vantage=middle",
+    ):
+        assert comment in text
+
+
+async def test_a_lost_upstream_is_passed_on(tmp_path: Path) -> None:
+    async with ChaosProxy(
+        LOCAL, f"unix://{tmp_path}/nothing", protocol="mplex", rules=["* : starve"]
+    ) as proxy:
+        async with asyncio.timeout(20):
+            async with polymux.connect(proxy.url, protocol="mplex") as client:
+                await client.wait_closed()
+        assert proxy.refused == 1
+        assert "nothing" in proxy.failure
+
+
+def test_what_cannot_be_relayed_is_refused_at_once() -> None:
+    with pytest.raises(CannotRelay, match="seeded"):
+        ChaosProxy(LOCAL, LOCAL, protocol="nerdbank:version=3,seeded=1000")
+    with pytest.raises(BadRule, match="no credit"):
+        ChaosProxy(LOCAL, LOCAL, protocol="mplex", rules=["* : withhold-credit 1s"])
+
+
+# Leaks and wedges
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "* : delay 60s",
+        "* : hold 60s",
+        "* : rate 1",
+        "* : reorder chunks=9 time=60s",
+        "* : starve",
+        "* : withhold-credit 60s",
+        "* : dribble-credit 1 interval=60s",
+        "* : end-early",
+        "* : reset",
+        "after=60s : reset",
+        "* : latency 60000",
+        "* : timeout 0",
+        "* : slow_close 60000",
+        "* : bandwidth 1",
+    ],
+)
+async def test_no_fault_keeps_a_connection_whose_client_is_gone(rule: str) -> None:
+    async with (
+        asyncio.timeout(20),
+        polymux.serve(echo, LOCAL, protocol="nerdbank") as server,
+        ChaosProxy(
+            LOCAL, server.url, protocol="nerdbank", timeouts=BRIEF,
+            rules=[rule, "* : illegal:nerdbank.unknown-code"],
+        ) as proxy,
+    ):  # fmt: skip
+        client = await polymux.connect(proxy.url, protocol="nerdbank")
+        opening = asyncio.ensure_future(client.open("work"))
+        await asyncio.wait([opening], timeout=0.1)
+        if opening.done() and opening.exception() is None:
+            sending = asyncio.ensure_future(opening.result().send(bytes(500_000)))
+            await asyncio.wait([sending], timeout=0.05)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        client.abort()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await until(lambda: not server.sessions and not proxy.stats.open)
+        await until(lambda: not proxy.rules.on_change)
+
+
+async def test_a_closed_connection_is_freed() -> None:
+    async with faulty("mplex", ["* : delay 1ms", "* : latency 1"]) as (client, proxy):
+        await ask(client)
+        await client.close()
+        await until(lambda: not proxy.stats.open and not proxy.rules.on_change)
+        await asyncio.sleep(0.05)
+        gc.collect()
+        kept = [each for each in gc.get_objects() if type(each).__name__ == "ChaosConnection"]
+        assert len(kept) <= 1, kept  # the frame of the last handler may hold one
+        assert weakref.ref(client)() is client
+
+
+# The control socket
+
+
+async def ask_control(path: Path, *requests: object) -> list[dict[str, object]]:
+    reader, writer = await asyncio.open_unix_connection(path)
+    answers = []
+    for request in requests:
+        line = request if isinstance(request, bytes) else json.dumps(request).encode()
+        writer.write(line + b"\n")
+        answers.append(json.loads(await reader.readline()))
+    writer.close()
+    await writer.wait_closed()
+    return answers
+
+
+async def test_rules_are_listed_added_and_removed_while_streams_are_open(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+    async with faulty("mplex", control=f"unix://{path}") as (client, proxy):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        stream = await open_named(client)
+        await stream.send(b"one")
+        assert await stream.receive() == b"one"
+        (added,) = await ask_control(path, {"do": "add", "rule": "* : starve toward=upstream"})
+        assert added["number"] == 1
+        await stream.send(b"two")
+        reading = asyncio.ensure_future(stream.receive())
+        await until(lambda: proxy.rules.injected[1])
+        assert not reading.done()
+        listed, removed, empty = await ask_control(
+            path, {"do": "list"}, {"do": "remove", "number": 1}, {"do": "list"}
+        )
+        rule = {"number": 1, "rule": "* : starve toward=upstream", "injected": 1}
+        assert listed["rules"] == [rule]
+        assert removed["rules"] == empty["rules"] == []
+        assert await reading == b"two"
+        (slow,) = await ask_control(path, {"do": "add", "rule": "* : latency 100"})
+        assert slow["number"] == 2
+        began = time.monotonic()
+        await stream.send(b"three")
+        assert await stream.receive() == b"three"
+        assert time.monotonic() - began >= 0.2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "words"),
+    [
+        (b"nonsense", "a line of JSON"),
+        (b"[" * 4000, "a line of JSON"),
+        (b"[]", "no such request"),
+        (b'{"do": "dance"}', "no such request"),
+        (b'{"do": "add"}', "no such request"),
+        (b'{"do": "add", "rule": 3}', "no such request"),
+        (b'{"do": "remove", "number": true}', "no such request"),
+        (b'{"do": "remove", "number": 7}', "no rule has the number 7"),
+        (b'{"do": "add", "rule": "* : delya"}', "no fault is named"),
+        (b'{"do": "add", "rule": "* : withhold-credit 1s"}', "no credit"),
+    ],
+)
+async def test_a_bad_request_is_answered_with_what_is_possible(
+    request_line: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "control"
+    async with faulty("mplex", control=f"unix://{path}"):
+        (answer,) = await ask_control(path, request_line)
+        assert words in str(answer["error"])
