@@ -10,7 +10,7 @@ from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.protocol import NO_STREAM
 from polymux.core.rules import rules_in_mask
-from polymux.protocols.registry import create
+from polymux.protocols.registry import BadProtocolString, create
 from polymux.protocols.yamux.pings import Pings
 from polymux.protocols.yamux.protocol import INITIAL_WINDOW, MAX_WINDOW, Yamux
 from polymux.protocols.yamux.rules import frame_kinds, window_update_effect
@@ -241,3 +241,36 @@ def test_a_restored_session_saves_what_the_original_saved() -> None:
             each.feed(side, data, 100)
     assert rules(restored) == rules(observer)
     assert theirs.save() == ours.save()
+
+
+def test_options_of_a_protocol_string_reach_their_bounds() -> None:
+    assert yamux_of(observed(text=f"yamux:window={MAX_WINDOW}")).receive_window == MAX_WINDOW
+    with pytest.raises(BadProtocolString, match=f"window is at most {MAX_WINDOW}"):
+        create(f"yamux:window={MAX_WINDOW + 1}")
+    assert create("yamux:max_frame=1").max_frame_bytes == 1
+    with pytest.raises(BadProtocolString, match="max_frame"):
+        create("yamux:max_frame=0")
+
+
+@pytest.mark.parametrize(("code", "error"), [(0, None), (1, b"code 1"), (7, b"code 7")])
+def test_the_code_of_an_observed_reset_is_its_error(code: int, error: bytes | None) -> None:
+    observer = observed(
+        (0, words.yamux(UPDATE, words.SYN, 1)), (0, words.yamux(UPDATE, words.RST, 1, code))
+    )
+    (stream,) = observer.protocol.streams.all()
+    assert stream.error == error
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_only_a_code_beyond_the_three_of_the_spec_shows_libp2p(code: int) -> None:
+    observer = observed((1, words.yamux(GO_AWAY, 0, 0, code)))
+    assert observer.protocol.dialect() == ("libp2p" if code == 3 else "")
+
+
+def test_content_of_the_accepting_side_shows_no_dialect_before_its_go_away() -> None:
+    observer = observed(
+        (0, words.yamux(UPDATE, words.SYN, 1)),
+        (1, words.yamux(UPDATE, words.ACK, 1)),
+        (1, words.yamux(DATA, 0, 1, 0, b"x")),
+    )
+    assert observer.protocol.dialect() == ""
