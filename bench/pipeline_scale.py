@@ -100,7 +100,9 @@ def read_ratios(spark: SparkSession, folder: Path) -> list[Result]:
             done = analyze(spark, path, folder / "scale", max_partition_bytes=size)
             assert done.conserved
             ratio = done.read_bytes / done.capture_bytes
-            bounds = [Bound("for each byte", 1.2)] if name != "plain" else []
+            # A plain file is read twice, for the index and for the payload: a copy of it would be
+            # no quicker to read.
+            bounds = [Bound("for each byte", 1.2 if name != "plain" else 2.1)]
             lines.append(
                 Figure(f"bytes read for each byte, {name}, {tasks} tasks", [ratio], "", bounds)
             )

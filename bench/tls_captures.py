@@ -34,7 +34,7 @@ from polymux.capture import StreamBatch
 from polymux.capture.tcp.reassembly import PAYLOAD, TcpEvents
 
 OPENED_BYTES = 64 << 20
-LISTED_BYTES = 80_000_000
+LISTED_BYTES = 500_000_000  # so that the start of the process is a small part of the time
 SEGMENT = 1448
 BATCH_SEGMENTS = 180  # about 256 KiB
 KEY_LOG_LINES = 1_000_000

@@ -9,6 +9,7 @@ import pytest
 from tests.analysis.recorded_conversation import MS, START, Found, save
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output import parquet
 from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import (
     ROW_GROUP_ROWS,
@@ -109,6 +110,26 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
     }
     assert {"session_id", "time", "frame_index", "size", "verdict"} <= known
     assert known.isdisjoint({"sender", "kind", "stream"})
+
+
+def test_all_tables_together_hold_back_a_bounded_amount(
+    recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short sessions fill five tables at once, and each alone is far from a full row group."""
+    found = Found()
+    with read_sessions([recorded]) as reading:
+        for session in reading:
+            analyze_session(session, AnalysisOptions(), found.emit)
+    batches = {table: rows[0] for table, rows in found.batches.items()}
+    monkeypatch.setattr(parquet, "MAX_PENDING_BYTES", 1 << 20)
+    with TableWriter(tmp_path) as tables:
+        for _ in range(300):
+            for table, batch in batches.items():
+                tables.emit(table, batch)
+                pending = sum(file.pending_bytes for file in tables.files.values())
+                assert pending <= parquet.MAX_PENDING_BYTES
+    for table, batch in batches.items():
+        assert read_table(tmp_path, table).num_rows == 300 * batch.num_rows
 
 
 def test_an_empty_run_still_has_every_table(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ except ImportError:
 
 ROW_GROUP_ROWS: Final = 65_536
 ROW_GROUP_BYTES: Final = 16 << 20
+MAX_PENDING_BYTES: Final = 32 << 20  # of all tables together, until their row groups are full
 # A batch may be a few rows that keep a whole page alive: beyond this size, batches are copied.
 COMPACT_AFTER_BYTES: Final = 8 << 20
 EMPTY_FILE_NAME: Final = "part-empty"
@@ -66,15 +67,17 @@ class _TableFile:
         self._pending_rows = self._compacted_bytes = self._uncompacted_bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the rows that are not written yet."""
+        return self._compacted_bytes + self._uncompacted_bytes
+
     def add(self, batch: pa.RecordBatch) -> None:
         self.uncompacted.append(batch)
         self._uncompacted_bytes += batch.get_total_buffer_size()  # `nbytes` is slow
         self._pending_rows += batch.num_rows
         self.row_count += batch.num_rows
-        if (
-            self._pending_rows >= ROW_GROUP_ROWS
-            or self._compacted_bytes + self._uncompacted_bytes >= ROW_GROUP_BYTES
-        ):
+        if self._pending_rows >= ROW_GROUP_ROWS or self.pending_bytes >= ROW_GROUP_BYTES:
             self.flush()
         elif self._uncompacted_bytes >= COMPACT_AFTER_BYTES and len(self.uncompacted) > 1:
             dense = _combine(self.uncompacted)
@@ -145,6 +148,9 @@ class TableWriter:
             file = self.files[table] = _TableFile(self.folder, table, self.name)
         try:
             file.add(batch)
+            if sum(each.pending_bytes for each in self.files.values()) > MAX_PENDING_BYTES:
+                file = max(self.files.values(), key=lambda each: each.pending_bytes)
+                file.flush()
         except OSError as problem:
             raise _write_error(file.path, problem) from None
 
