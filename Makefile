@@ -19,7 +19,7 @@ SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -na
 # Tests of live connections run first, undisturbed by those that keep every core busy; then all
 # others, then the core once more interpreted. Most tests also wait, so there are more processes than
 # cores. tests/processes.py says which tests run in the same process, and which of them first.
-LIVE := tests/attacks tests/record tests/aio tests/stateful
+LIVE := tests/attacks tests/record tests/relay tests/aio tests/stateful
 CORE := tests/core tests/protocols tests/testing tests/capture tests/aio
 THREE := -n 3 --no-loadscope-reorder
 # Bytecode is kept, wherever else that is turned off: rewriting the asserts takes longest in
