@@ -1,4 +1,4 @@
-"""glibc malloc tuning: keep freed memory while data flows, return it after sessions have ended.
+"""Memory that is freed: glibc keeps it while data flows, and returns it after sessions have ended.
 
 There is no effect where the C library is not glibc. The module keeps process-wide state, since a
 process has one heap.
@@ -7,6 +7,9 @@ process has one heap.
 import ctypes
 from collections.abc import Callable
 
+# Arrow's own allocator retains freed memory in each of its threads, tens of megabytes per process.
+# To be set in the environment before pyarrow is imported.
+ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 RETAINED_BYTES = 4 * 1024 * 1024  # many times the size of a chunk or of a window of a file
 MIN_TRIM_INTERVAL = 1.0  # seconds between two calls of `trim`, at least
 

@@ -12,17 +12,10 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Ran
 
-# Field numbers of Perfetto's protos by message: the scalar ones, and those that are messages.
-SCALARS = {
-    "TracePacket": {8, 10}, "TrackDescriptor": {1, 2, 5}, "TrackEvent": {9, 11, 22, 23},
-    "DebugAnnotation": {4, 6, 10},
-}  # fmt: skip
-MESSAGES = {
-    "Trace": {1: "TracePacket"},
-    "TracePacket": {11: "TrackEvent", 60: "TrackDescriptor"},
-    "TrackEvent": {4: "DebugAnnotation"},
-}
-TEXTS = {"TrackDescriptor": {2}, "TrackEvent": {22, 23}, "DebugAnnotation": {6, 10}}
+# The fields of Perfetto's messages, as its own descriptor has them.
+SCHEMA = json.loads((Path(__file__).parent / "perfetto_schema.json").read_text())
+VARINTS = ("bool", "enum", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
+MAX_VALUES = {"bool": 1, "uint32": (1 << 32) - 1}
 Decoded = dict[int, list[object]]
 
 
@@ -37,28 +30,48 @@ def varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def decoded(data: bytes, message: str) -> Decoded:
-    """A protobuf message; fails on a field that the schema does not have."""
+    """A protobuf message; fails on what its schema does not have, or has otherwise."""
     found: Decoded = {}
+    chosen: dict[str, int] = {}
     pos = 0
     while pos < len(data):
         tag, pos = varint(data, pos)
-        field, wire = tag >> 3, tag & 7
+        number = tag >> 3
+        field = SCHEMA["messages"][message][str(number)]
         value: object
         value, pos = varint(data, pos)
-        if wire == 2:
-            assert isinstance(value, int)
+        assert isinstance(value, int)
+        if field["type"] in VARINTS:
+            assert tag & 7 == 0, field
+            assert value <= MAX_VALUES.get(field["type"], (1 << 64) - 1), field
+            assert field["type"] != "enum" or value in SCHEMA["enums"][field["of"]], field
+        else:
+            assert tag & 7 == 2, field
+            assert field["type"] in ("message", "string", "bytes"), field
             body = data[pos : pos + value]
             assert len(body) == value
             pos += value
-            inner = MESSAGES.get(message, {}).get(field)
-            value = decoded(body, inner) if inner else body.decode()
-        else:
-            assert wire == 0
-        if field not in MESSAGES.get(message, {}):
-            assert field in SCALARS[message]
-            assert (wire == 2) == (field in TEXTS.get(message, ()))
-        found.setdefault(field, []).append(value)
+            is_message = field["type"] == "message"
+            value = decoded(body, field["of"]) if is_message else body.decode()
+        assert field.get("repeated") or number not in found, field
+        if "oneof" in field:
+            assert chosen.setdefault(field["oneof"], number) == number, field
+        found.setdefault(number, []).append(value)
     return found
+
+
+@pytest.mark.parametrize(
+    ("trace", "problem"),
+    [
+        ("0a03 d80f01", KeyError),  # a field that TracePacket does not have
+        ("0a02 4200", AssertionError),  # its timestamp, as bytes
+        ("0a04 5802 5803", AssertionError),  # two track events, and numbers instead of messages
+        ("0a04 5a02 4863", AssertionError),  # a track event of type 99
+    ],
+)
+def test_what_perfetto_does_not_know_is_noticed(trace: str, problem: type[Exception]) -> None:
+    with pytest.raises(problem):
+        decoded(bytes.fromhex(trace), "Trace")
 
 
 def qlog_records(path: Path) -> Iterator[dict[str, object]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +47,26 @@ def test_the_tables_of_a_report_on_captures_are_removed(
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     assert run("report", capture(), "-o", str(tmp_path / "r.html")).code == 0
     assert not any(scratch.iterdir())
+
+
+def test_a_process_that_makes_tables_uses_the_allocator_that_returns_memory(
+    capture: Capture, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+from polymux.cli.support.capture_options import CaptureRequest
+from polymux.cli.support.capture_tables import write_tables
+write_tables(CaptureRequest((sys.argv[1],)), Path(sys.argv[2]))
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+    environment = {name: value for name, value in os.environ.items() if "ARROW" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code, capture(), str(tmp_path / "tables")],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "system\n", done.stderr
 
 
 def test_a_report_selects_sessions_as_other_commands_do(

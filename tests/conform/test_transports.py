@@ -98,3 +98,52 @@ def test_a_peer_behind_a_websocket(tmp_path: Path) -> None:
     assert conform.failure_text(results) == ""
     assert "OMNI-WS-1/text-message" in [result.case.id for result in results.cases]
     assert results.cooperation == 2
+
+
+def test_a_client_that_connects_by_websocket() -> None:
+    async def examine() -> conform.Results:
+        tasks: list[asyncio.Task[None]] = []
+
+        def start(url: str) -> None:
+            assert url.startswith("ws://127.0.0.1:")
+            tasks.append(asyncio.create_task(conform.dial_testee(url, "omnistreams")))
+
+        results = await conform.run_async(
+            "ws://127.0.0.1:0/any/path", "omnistreams", ["GEN", "OMNI-ID", "OMNI-WS"],
+            role="acceptor", level=2, timeout=PATIENCE, on_listening=start,
+        )  # fmt: skip
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return results
+
+    results = asyncio.run(examine())
+    assert conform.failure_text(results) == ""
+    assert results.cooperation == 2
+    assert "OMNI-WS-1/text-message" in [result.case.id for result in results.cases]
+
+
+@pytest.mark.parametrize("request_head", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"x" * 20_000])
+def test_what_asks_for_no_websocket_is_refused_and_the_next_connection_served(
+    request_head: bytes,
+) -> None:
+    async def examine() -> conform.Results:
+        tasks: list[asyncio.Task[None]] = []
+
+        async def ask_and_dial(url: str) -> None:
+            port = int(url.split(":")[2].partition("/")[0])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request_head)
+            assert b" 101 " not in await reader.read()
+            writer.close()
+            await conform.dial_testee(url, "omnistreams")
+
+        results = await conform.run_async(
+            "ws://127.0.0.1:0/", "omnistreams", ["OMNI-ID-1"], role="acceptor", level=1,
+            timeout=PATIENCE,
+            on_listening=lambda url: tasks.append(asyncio.create_task(ask_and_dial(url))),
+        )  # fmt: skip
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return results
+
+    assert conform.failure_text(asyncio.run(examine())) == ""

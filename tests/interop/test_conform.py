@@ -14,7 +14,7 @@ from tests.interop.calibration import (
     observe_cases,
     running_testee,
 )
-from tests.interop.node_peer import GO_YAMUX, missing_go, require, require_none
+from tests.interop.node_peer import GO_YAMUX, PEERS, missing_go, require, require_none
 
 from polymux.testing import conform
 
@@ -151,3 +151,17 @@ def test_a_peer_that_crashes_fails_the_case_that_did_it() -> None:
     results = asyncio.run(run())
     assert results.verdict("MPLEX-LEN-1/length-2-40") is conform.Verdict.FAILED
     assert results.note == "the peer is gone since MPLEX-LEN-1/length-2-40"
+
+
+def test_a_client_of_omnistreams_is_examined_over_a_websocket() -> None:
+    require()
+    results = conform.run(
+        "ws://127.0.0.1:0/", "omnistreams:numbering=legacy",
+        ["GEN-FRAG-1", "OMNI-ID-1", "OMNI-META-1/binary"], role="acceptor", level=1,
+        timeout=TIMEOUTS[1], command=f"node {PEERS / 'testee.mjs'} omnistreams --connect {{url}}",
+    )  # fmt: skip
+    assert {result.case.id: result.verdict.value for result in results.cases} == {
+        "GEN-FRAG-1/byte-by-byte": "OK",
+        "OMNI-ID-1/created-twice": "NON-STRICT",
+        "OMNI-META-1/binary": "OK",
+    }

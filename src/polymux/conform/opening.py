@@ -11,14 +11,15 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import cast
 
 from polymux.aio.connect import Unreachable
 from polymux.aio.errors import describe_os_error
 from polymux.aio.listener import bind_tcp_sockets, bind_unix_socket, inode_of
 from polymux.aio.session.session import Session
-from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, connect_websocket
-from polymux.aio.urls import Address, BadUrl, parse_url
+from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, HttpUpgrade, connect_websocket
+from polymux.aio.urls import BadUrl, parse_url
 from polymux.conform.connection import PeerConnection
 from polymux.core.errors import PolymuxError
 
@@ -111,7 +112,7 @@ class Acceptor:
     Args:
         url: where to listen; port 0 chooses a free one.
         timeout: seconds to wait for the peer to connect; a command that runs has `START_SECONDS`.
-        tls: the context of tls://.
+        tls: the context of tls:// and wss://.
         command: starts the client under test; `{url}` in it is where it has to connect.
 
     Attributes:
@@ -126,10 +127,13 @@ class Acceptor:
         self, url: str, timeout: float, tls: ssl.SSLContext | None = None, command: str = ""
     ) -> None:
         self.address = parse_url(url)
-        if self.address.scheme not in ("tcp", "tls", "unix"):
-            raise BadUrl(f"{url!r}: the tester listens at tcp://, tls:// and unix:// only")
-        if self.address.scheme == "tls" and tls is None:
-            raise BadUrl(f"{url!r}: listening at tls:// needs a certificate")
+        scheme = self.address.scheme
+        if scheme not in ("tcp", "tls", "unix", *WEBSOCKET_SCHEMES):
+            raise BadUrl(
+                f"{url!r}: the tester listens at tcp://, tls://, unix://, ws:// and wss://"
+            )
+        if scheme in ("tls", "wss") and tls is None:
+            raise BadUrl(f"{url!r}: listening at {scheme}:// needs a certificate")
         self.timeout = timeout
         self.tls = tls
         self.command = command_words(command)
@@ -150,7 +154,7 @@ class Acceptor:
             else:
                 self._sockets = await bind_tcp_sockets(address.host, address.port, BACKLOG)
                 port = self._sockets[0].getsockname()[1]
-                self.address = Address(address.scheme, address.host, port)
+                self.address = replace(address, port=port)
         except OSError as problem:
             raise Unreachable(f"{address}: {describe_os_error(problem)}") from None
         loop = asyncio.get_running_loop()
@@ -193,10 +197,16 @@ class Acceptor:
     async def _make_transport(self, sock: socket.socket, number: int) -> None:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(sock)
+        first: asyncio.Protocol = waiting
+        upgrade = None
+        if self.address.scheme in WEBSOCKET_SCHEMES:
+            first = upgrade = _AcceptedUpgrade(waiting)
         try:
-            await loop.connect_accepted_socket(lambda: waiting, sock, ssl=self.tls)
+            await loop.connect_accepted_socket(lambda: first, sock, ssl=self.tls)
         except OSError:  # of the TLS handshake; the peer may try again
             sock.close()
+            return
+        if upgrade is not None and not await upgrade.done:
             return
         if number != self._round or not waiting.usable(bool(self.command)):
             waiting.drop()
@@ -275,6 +285,47 @@ class Acceptor:
             raise Unreachable(
                 f"{self.address}: the peer did not connect in {seconds:g} s"
             ) from None
+
+
+class _AcceptedUpgrade(HttpUpgrade):
+    """Answers the upgrade request of a WebSocket client, on any path.
+
+    The future `done` becomes True when `waiting` has the connection, False if there is none.
+    """
+
+    def __init__(self, waiting: _Waiting) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def on_head(self, head: bytes, rest: bytes) -> None:
+        from websockets.http11 import Request
+        from websockets.server import ServerProtocol
+
+        assert self.transport is not None  # set in `connection_made`
+        handshake = ServerProtocol()
+        handshake.receive_data(head)
+        for event in handshake.events_received():
+            if isinstance(event, Request):
+                response = handshake.accept(event)
+                handshake.send_response(response)
+                self.transport.write(b"".join(handshake.data_to_send()))
+                if response.status_code == 101:
+                    self.hand_over_to(self._waiting, rest)
+                    self._decide(True)
+                    return
+        self.refuse("no WebSocket")
+
+    def refuse(self, reason: str) -> None:
+        super().refuse(reason)
+        self._decide(False)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._decide(False)
+
+    def _decide(self, accepted: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(accepted)
 
 
 class _Waiting(asyncio.Protocol):

@@ -14,7 +14,7 @@ const WINDOW = 64
 const args = readArguments({ path: { type: 'string', default: '/omnistreams' } })
 const conduits = new Map() // number -> Reader or Writer
 const sessions = []
-const ways = { '': { incoming: 'echo' } } // exact metadata, '' for all others
+const ways = { '': { incoming: 'echo', quiet: args.testee } } // exact metadata, '' for all others
 const sink = { bytes: 0, messages: 0, streams: 0, first: null, watch: null }
 let echoControl = false
 
@@ -78,6 +78,16 @@ class Session {
     const window = way.window ?? WINDOW
     if (way.incoming === 'collect') {
       reader.keep(window)
+    } else if (args.testee) {
+      // The tester asks for the echo only when it has sent: take messages at once, and keep them.
+      const writer = this.open(reader.metadata, true)
+      let work = Promise.resolve()
+      reader.onData = (data) => {
+        const copy = Buffer.from(data)
+        work = work.then(() => writer.send(copy))
+      }
+      reader.onEnd = () => { work.then(() => writer.end()) }
+      reader.keep(window)
     } else if (way.incoming === 'echo') {
       // A stream flows one way: the echo is a stream back with the same metadata, which asks
       // for as many messages as the other side asks of it.
@@ -123,9 +133,12 @@ function setMode (command) {
   }
 }
 
-const close = carry(args, (ws, conn) => { sessions[conn] = new Session(ws, conn) })
+const close = carry(args, (ws, conn) => {
+  sessions[conn] = new Session(ws, conn)
+  if (args.testee && args.connect !== undefined) ws.once('close', () => process.exit(0))
+})
 
-obey({
+const commands = {
   mode: setMode,
   echo_control: (command) => { echoControl = command.on ?? true },
   control: (command) => { session(command).mux.sendControlMessage(content(command) ?? Buffer.alloc(0)) },
@@ -262,4 +275,6 @@ obey({
     })
     return { count, in_flight: inFlight, seconds: secondsSince(start) }
   }
-}, close)
+}
+
+if (!args.testee) obey(commands, close)

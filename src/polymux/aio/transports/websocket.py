@@ -116,7 +116,7 @@ class HttpUpgrade(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
-    def hand_over_to(self, session: Session, rest: bytes) -> None:
+    def hand_over_to(self, session: asyncio.Protocol, rest: bytes) -> None:
         """Make the session the protocol of the connection."""
         transport = self.transport
         assert transport is not None  # set in `connection_made`

@@ -77,7 +77,9 @@ from polymux.record import tls_contexts
 @click.option("--name", default="", help="The peer's name in reports, instead of URL.")
 @click.option("--ca", help="Authorities (PEM) that verify the peer's certificate.")
 @click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate.")
-@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// (acceptor).")
+@click.option(
+    "--cert", help="Certificate chain (PEM) to listen with, for tls:// and wss:// (acceptor)."
+)
 @click.option("--key", help="Private key of --cert (PEM), mode 0600.")
 @click.option("--list", "listing", is_flag=True, help="List the requirements and cases, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")

@@ -21,6 +21,7 @@ from polymux.capture.io.sources import STDIN
 from polymux.cli.support.capture_options import CaptureRequest
 from polymux.cli.support.capture_walk import CaptureRun
 from polymux.core.errors import CaptureError
+from polymux.malloc import ARROW_POOL
 from polymux.report.load.tables import is_tables_folder
 
 
@@ -75,6 +76,7 @@ def tables_of(request: CaptureRequest, *tables: str) -> Iterator[TablesFolder]:
 
 def write_tables(request: CaptureRequest, folder: Path, *tables: str) -> int:
     """Analyze the captures into tables below `folder`. Return the exit code."""
+    os.environ.setdefault(*ARROW_POOL)
     from polymux.analysis.output.parquet import TableWriter, write_empty_tables
 
     request = with_absolute_paths(request)

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polymux.core.errors import MissingExtra, PolymuxError
+from polymux.malloc import ARROW_POOL
 from polymux.spark.runtime import class_data_sharing as classdata
 from polymux.spark.runtime.java import Java, find_java
 from polymux.spark.runtime.job_progress import Progress, interruptible, progress, quiet_interrupts
 from polymux.spark.runtime.jvm_output import JvmOutput
 from polymux.spark.runtime.package_shipping import pack, shipping_settings
 from polymux.spark.runtime.settings import (
-    ARROW_POOL,
     FAST_START_OPTIONS,
     LOOPBACK,
     Master,

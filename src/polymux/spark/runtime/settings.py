@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from polymux.core.errors import PolymuxError
+from polymux.malloc import ARROW_POOL
 from polymux.spark.runtime.host_memory import MIB, available_memory, parse_size
 from polymux.text.units import size_text
 
@@ -24,8 +25,6 @@ FAST_START_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
 )
-# Arrow's own allocator retains freed memory in each of its threads, tens of megabytes per worker.
-ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 # A failed task raises in Python with its complete trace; Spark would log two more copies. Spark
