@@ -27,11 +27,12 @@ API_PACKAGES = [
     "polymux.capture",
     "polymux.metrics",
     "polymux.record",
+    "polymux.relay.replay",
     "polymux.report",
     "polymux.spark",
 ]
 API_ENTRY = re.compile(
-    r"^\.\. (?:autoclass|autoexception|autofunction|py:data):: (polymux(?:\.[a-z]+)?)\.(\w+)"
+    r"^\.\. (?:autoclass|autoexception|autofunction|py:data):: (polymux(?:\.[a-z]+){0,2})\.(\w+)"
     r"(?:\(\))?\n((?:   .*\n)*)",
     re.M,
 )

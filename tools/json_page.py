@@ -68,6 +68,27 @@ MISSING = [
     ("time", "timestamp text", "When they were found to be missing."),
 ]
 
+REPLAY = [
+    ("session_id", "text", "The recorded session."),
+    ("run", "integer", "Which replay of it, from 1."),
+    ("equal", "boolean", "Whether content, endings and causal order are those of the recording."),
+    ("same_content", "boolean", "Whether every stream carried the same bytes."),
+    ("same_endings", "boolean", "Whether every half of a stream ended in the same way."),
+    ("same_order", "boolean", "Whether nothing was sent before an answer that it had followed."),
+    ("differences", "list of text", "What is different, at most 20 sentences."),
+    ("streams", "integer", "Streams of the recording."),
+    ("sends", "integer", "Pieces of content that were sent."),
+    ("bytes_sent", "integer", "Content that was sent."),
+    ("bytes_received", "integer", "Content that came."),
+    ("recorded_us", "integer", "Duration of the recording."),
+    ("replayed_us", "integer", "Duration of the replay."),
+    ("recorded_answer_p50_us", "integer", "Median time from a send to content, when recorded."),
+    ("replayed_answer_p50_us", "integer", "The same in the replay."),
+    ("recorded_answer_p99_us", "integer", "The 99th percentile of it, when recorded."),
+    ("replayed_answer_p99_us", "integer", "The same in the replay."),
+    ("late_p99_us", "integer or null", "By how much sends came after their time; null: no times."),
+]
+
 CHANGE = [
     ("group", "text", "The name, protocol or port of `--by`, or `all streams`."),
     ("measure", "text", "What is compared."),
@@ -204,6 +225,7 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ]),
             ("A requirement, with `--list`", REQUIREMENT),
         ],
+        "replay": [("A replay", REPLAY)],
         "diff": [("A change, or with `--all` a measure", CHANGE)],
         "serve": [("Received data, with `--action print`", RECEIVED_DATA)],
     }  # fmt: skip

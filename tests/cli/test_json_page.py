@@ -68,8 +68,15 @@ def test_the_page_has_the_keys_of_a_conformance_run(run: Run) -> None:
     assert printed(text) == listed("conform")
 
 
+def test_the_page_has_the_keys_of_a_replay(run: Run, lossy: Callable[..., str]) -> None:
+    with served(echo, "mplex") as url:
+        capture = lossy([(0, b"\x08\x04good\x0a\x05hello\x0c\x00", 1)], [])
+        text = run("replay", capture, url, "--timeout", "1", "--protocol", "mplex").out
+    assert printed(text) == listed("replay")
+
+
 def test_the_page_has_a_section_for_every_command_that_prints_json(run: Run) -> None:
     sections = {line[11:] for line in PAGE.read_text().splitlines() if line[:11] == "## polymux "}
-    assert sections == {*HOW, "conform", "connect", "serve"}
+    assert sections == {*HOW, "conform", "connect", "replay", "serve"}
     for command in sections:
         assert "--json" in run(command, "--help").out

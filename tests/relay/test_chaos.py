@@ -14,6 +14,7 @@ from tests.relay.chaos_peers import LOCAL, ask, echo, faulty, fill, open_named, 
 
 import polymux
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.metrics import prometheus_text
 from polymux.relay import BadRule, CannotRelay, ChaosProxy
 from polymux.relay.faults.connections import FaultyTransport
 
@@ -306,6 +307,30 @@ async def test_a_lost_upstream_is_passed_on(tmp_path: Path) -> None:
                 await client.wait_closed()
         assert proxy.refused == 1
         assert "nothing" in proxy.failure
+
+
+async def test_a_dialer_that_is_refused_counts_for_no_rule() -> None:
+    async with (
+        asyncio.timeout(20),
+        polymux.serve(echo, LOCAL, protocol="mplex") as server,
+        ChaosProxy(
+            LOCAL, server.url, protocol="mplex", rules=["nth=1 : reset_peer"], allow=["192.0.2.1"]
+        ) as proxy,
+    ):
+        with contextlib.suppress(PolymuxError):
+            async with polymux.connect(proxy.url, protocol="mplex") as client:
+                await client.wait_closed()
+        assert proxy.connections == 0
+        assert proxy.rules.injected == {1: 0}
+        assert not proxy.rules.on_change
+
+
+async def test_metrics_count_streams_and_injected_faults() -> None:
+    async with faulty("mplex", ["* : delay 1ms"]) as (client, proxy):
+        await ask(client)
+        text = prometheus_text(proxy).decode()
+    assert "polymux_relay_streams_total 1" in text
+    assert 'polymux_chaos_injected_total{rule="* : delay 1ms"} 2' in text
 
 
 def test_what_cannot_be_relayed_is_refused_at_once() -> None:

@@ -26,6 +26,7 @@ from polymux.conform.notation.selection import NOTATIONS
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.metrics.families import COUNTER, Family
 from polymux.protocols.registry import parse_protocol
 from polymux.record.session_recorder import Recorder, SessionCapture
 from polymux.relay.bridging import paired_ends
@@ -45,6 +46,7 @@ from polymux.relay.faults.relayed import (
     stream_of,
 )
 from polymux.relay.faults.rules import FaultRule, RuleSet, StreamFacts, parse_rule
+from polymux.relay.metrics import relay_families
 from polymux.relay.traits import CannotRelay
 
 log = logging.getLogger("polymux.relay")
@@ -136,6 +138,7 @@ class ChaosProxy:
         self._timeouts = timeouts
         self._allow = allow
         self._server: Server | None = None
+        self._relays: set[Relay] = set()  # of the connections that are open
         self._matched: Counter[int] = Counter()  # connections that a rule has matched
 
     def __repr__(self) -> str:
@@ -201,7 +204,7 @@ class ChaosProxy:
         self.failure = ""
         try:
             if connection is None:
-                await Relay(*paired_ends(near, far), stats=self.stats).run()
+                await self.run_relay(Relay(*paired_ends(near, far), stats=self.stats))
             else:
                 await connection.relay(near, far)
         finally:
@@ -227,6 +230,21 @@ class ChaosProxy:
             log.log(level, "not relayed: %s", self.failure)
             near.abort("the upstream cannot be reached")
             return None
+
+    async def run_relay(self, relay: Relay) -> None:
+        """Run a relay, and count what it holds in the metrics meanwhile."""
+        self._relays.add(relay)
+        try:
+            await relay.run()
+        finally:
+            self._relays.discard(relay)
+
+    def collect(self) -> list[Family]:
+        """Return the metrics of what was relayed and injected, such as for `prometheus_text`."""
+        injected = Family("chaos_injected", COUNTER, "Faults injected by each rule.", ("rule",))
+        for number, rule in self.rules.rules.items():
+            injected.add((rule.text,), self.rules.injected[number])
+        return [*relay_families(self.stats, self._relays), injected]
 
     @property
     def recorder(self) -> Recorder | None:
@@ -255,13 +273,10 @@ class ChaosConnection:
         self.proxy = proxy
         self.links: dict[int, ChaosLink] = {}  # by this proxy's side in the session
         self.faulty = FaultyConnection(proxy.rules, proxy.protocol, self.annotate)
-        self._known = dict(proxy.rules.rules)
-        self._selected = {
-            number for number, rule in self._known.items() if self._select(number, rule)
-        }
+        self._known: dict[int, FaultRule] = {}
+        self._selected: set[int] = set()
         self._noted: set[int] = set()
         self._open = 0
-        proxy.rules.on_change.append(self._on_rules_changed)
 
     def link(self, protocol: str, side: int) -> ChaosLink:
         """The link of the session in which this proxy is on `side`."""
@@ -281,7 +296,7 @@ class ChaosConnection:
         rules = self.proxy.rules.rules
         needed = bool(rules) or self.proxy.may_delay
         filters = self.faulty.filters if needed else None
-        await Relay(*ends, stats=self.proxy.stats, filters=filters).run()
+        await self.proxy.run_relay(Relay(*ends, stats=self.proxy.stats, filters=filters))
 
     def annotate(self, text: str) -> None:
         """Write a comment to the recordings of both sessions."""
@@ -313,12 +328,21 @@ class ChaosConnection:
             link.end(reset)
 
     def begun(self) -> None:
+        """One of the two connections is made; that of a dialer who is refused never is."""
         self._open += 1
+        if self._open == 1:
+            rules = self.proxy.rules
+            self._known = dict(rules.rules)
+            self._selected = {
+                number for number, rule in self._known.items() if self._select(number, rule)
+            }
+            rules.on_change.append(self._on_rules_changed)
+            self.faulty.start()
 
     def over(self) -> None:
         """One of the two connections is gone."""
         self._open -= 1
-        if not self._open and self._on_rules_changed in self.proxy.rules.on_change:
+        if not self._open:
             self.proxy.rules.on_change.remove(self._on_rules_changed)
             self.faulty.close()
 

@@ -66,9 +66,13 @@ class FaultyConnection:
         self.passed = [0, 0]
         self.reorders: tuple[list[Reorder], list[Reorder]] = ([], [])
         self._streams: dict[FaultyStream, None] = {}  # open ones, in the order of opening
-        self._known = dict(rules.rules)
+        self._known: dict[int, FaultRule] = {}
         self._matched: Counter[int] = Counter()  # streams that a rule has matched, by its number
-        rules.on_change.append(self._on_rules_changed)
+
+    def start(self) -> None:
+        """The connection is made: follow the changes of the rules until `close`."""
+        self._known = dict(self.rules.rules)
+        self.rules.on_change.append(self._on_rules_changed)
 
     def close(self) -> None:
         """The connection is over."""
