@@ -1,6 +1,6 @@
 """Fuzz with atheris: `python -m tests.fuzz [--seconds N] [TARGET...]`, every target in turn.
 
-With `--inputs N` each target gets so many inputs beside its seeds, however long they take: the same
+With `--inputs N` each target gets so many inputs with its seeds, however long they take: the same
 ones in every run.
 
 Coverage is only seen where the code runs interpreted, so run it with PYTHONPATH=src. What is found
@@ -38,7 +38,8 @@ def fuzz(target: str, seconds: float, inputs: int | None, jobs: Path) -> int:
     if inputs is None:
         amount = [f"-max_total_time={max(1, round(seconds))}"]
     else:
-        amount = [f"-runs={len(seeds) + inputs}", "-seed=1"]
+        assert inputs > len(seeds), f"{target} has {len(seeds)} seeds: ask for more inputs"
+        amount = [f"-runs={inputs}", "-seed=1"]
     found = FOUND / target
     found.mkdir(parents=True, exist_ok=True)
     number = os.fork()
@@ -60,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target")
     parser.add_argument(
-        "--inputs", type=int, help="for each target beside its seeds, instead of seconds"
+        "--inputs", type=int, help="for each target with its seeds, instead of seconds"
     )
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
