@@ -213,9 +213,10 @@ def delay_lines(folder: Path) -> list[Result]:
     delayed = f"d{2 * DELAYED - 1}"
     wrong = len(blamed - {delayed}) + (delayed not in blamed)
     change = abs(found - control) * 1e6
+    note = f"control {control * 1e6:.0f} us"
     return [
         Figure(f"one of {STREAMS} streams delayed by 200 ms: change of the others' p99", [change],
-               "us", [Bound("the bound", MAX_P99_CHANGE_US)], note=f"control {control * 1e6:.0f} us"),
+               "us", [Bound("the bound", MAX_P99_CHANGE_US)], note=note),
         Figure("streams that the analysis blames and that were not delayed", [float(wrong)],
                "streams", [Bound("none", 0.5)]),
     ]  # fmt: skip
