@@ -38,6 +38,7 @@ STREAM_PINGS = 40
 PING_GAP_SECONDS = 0.03
 DELAYED = 50  # which of the streams
 MAX_P99_CHANGE_US = 2000.0
+MIN_BLAMED_US = 100_000  # half of the delay; a busy machine holds up all streams for less
 WITHHELD_SECONDS = 0.4
 MAX_STALL_ERROR = 0.05
 REPLAYED_SENDS = 10_000
@@ -136,11 +137,11 @@ def measure() -> list[Result]:
     lines: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
         folder = Path(name)
-        for protocol in harness.chosen(PROTOCOLS):
-            lines += transparent_lines(protocol, folder)
         lines += delay_lines(folder)
         lines.append(withhold_line(folder))
         lines.append(asyncio.run(replay_line(folder)))
+        for protocol in harness.chosen(PROTOCOLS):
+            lines += transparent_lines(protocol, folder)
     return lines
 
 
@@ -184,7 +185,9 @@ def transparent_lines(protocol: str, folder: Path) -> list[Result]:
     ]
     return [
         Line(f"{protocol}, transparent", times["chaos"], size, "MB/s", floors, "wall", 1e6),
-        Figure(f"{protocol}, added to the median ping", added, "us", [Bound("", MAX_ADDED_US)]),
+        Figure(
+            f"{protocol}, added to the median ping", added, "us", [Bound("the bound", MAX_ADDED_US)]
+        ),
     ]
 
 
@@ -204,15 +207,18 @@ def delay_lines(folder: Path) -> list[Result]:
         rule = f"nth={DELAYED} : delay 200ms"
         with chaos(direct, "mplex", "--rule", rule, "-o", str(out)) as url:
             found = asyncio.run(others_p99(url))
-    blamed = {row["stream"] for row in rows_in(out, "stalls")}
+    blamed = {
+        row["stream"] for row in rows_in(out, "stalls") if row["duration_us"] >= MIN_BLAMED_US
+    }
     delayed = f"d{2 * DELAYED - 1}"
     wrong = len(blamed - {delayed}) + (delayed not in blamed)
     change = abs(found - control) * 1e6
+    note = f"control {control * 1e6:.0f} us"
     return [
         Figure(f"one of {STREAMS} streams delayed by 200 ms: change of the others' p99", [change],
-               "us", [Bound("", MAX_P99_CHANGE_US)], note=f"control {control * 1e6:.0f} us"),
+               "us", [Bound("the bound", MAX_P99_CHANGE_US)], note=note),
         Figure("streams that the analysis blames and that were not delayed", [float(wrong)],
-               "streams", [Bound("", 0.5)]),
+               "streams", [Bound("none", 0.5)]),
     ]  # fmt: skip
 
 
@@ -252,7 +258,7 @@ def withhold_line(folder: Path) -> Result:
         assert len(stalls) == 1, stalls
         errors.append(abs(stalls[0]["duration_us"] / 1e6 / WITHHELD_SECONDS - 1))
     return Figure("withheld credit: error of the one stall's length", errors, "share",
-                  [Bound("", MAX_STALL_ERROR)])  # fmt: skip
+                  [Bound("the bound", MAX_STALL_ERROR)])  # fmt: skip
 
 
 async def transfer_to(url: str, protocol: str, size: int) -> None:
@@ -284,7 +290,7 @@ async def replay_line(folder: Path) -> Result:
     assert found.is_equal, found.differences
     late = found.lateness_quantile(0.99) * 1e6
     name = f"replay of {found.sends:,} sends, 1,000 a second: p99 late"
-    return Figure(name, [late], "us", [Bound("", MAX_LATE_US)])
+    return Figure(name, [late], "us", [Bound("the bound", MAX_LATE_US)])
 
 
 if __name__ == "__main__":
