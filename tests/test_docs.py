@@ -27,6 +27,7 @@ API_PACKAGES = [
     "polymux.capture",
     "polymux.metrics",
     "polymux.record",
+    "polymux.relay",
     "polymux.report",
     "polymux.spark",
 ]

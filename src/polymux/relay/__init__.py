@@ -7,28 +7,47 @@ and `RelayedStream` two channels; the `Pump` below is the only code that moves c
 from polymux.relay.bridging import Bridge, bridge
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.ends import Arrival, End, SessionEnd
-from polymux.relay.engine import FilterFactory, Relay, RelayStats, StreamInfo
+from polymux.relay.engine import Relay, RelayStats, StreamInfo
 from polymux.relay.pump import Filter, Pump, RelayedStream
 from polymux.relay.sockets import SocketChannel
 from polymux.relay.traits import CannotRelay, Shape, Traits
+from polymux.relay.tunnel.client import TunnelClient
+from polymux.relay.tunnel.forwards import (
+    LocalForward,
+    RemoteForward,
+    parse_dynamic,
+    parse_local,
+    parse_remote,
+)
+from polymux.relay.tunnel.server import TunnelServer
+from polymux.relay.tunnel.targets import BadForward, Target, TargetRefused
 
 __all__ = [
     "Arrival",
+    "BadForward",
     "Bridge",
     "CannotRelay",
     "Channel",
     "End",
     "Filter",
-    "FilterFactory",
+    "LocalForward",
     "Pump",
     "Relay",
     "RelayStats",
     "RelayedStream",
+    "RemoteForward",
     "SessionEnd",
     "Shape",
     "SocketChannel",
     "StreamChannel",
     "StreamInfo",
+    "Target",
+    "TargetRefused",
     "Traits",
+    "TunnelClient",
+    "TunnelServer",
     "bridge",
+    "parse_dynamic",
+    "parse_local",
+    "parse_remote",
 ]
