@@ -194,9 +194,10 @@ class StreamChannel(Channel):
 
     def is_full(self) -> bool:
         stream = self.stream
-        return stream.send_would_block() and (
-            not stream.socket_writer.flush_for_sender() or stream.send_would_block()
-        )
+        if not stream.send_would_block():
+            return False
+        stream.socket_writer.flush_for_sender()
+        return stream.send_would_block()
 
     def wait_for_room(self) -> None:
         self.stream.call_when_writable(self._on_writable)

@@ -116,6 +116,8 @@ class Stream(StreamBase):
         while self.send_would_block():
             if self.socket_writer.flush_for_sender():
                 continue
+            if not self.send_would_block():
+                return  # the flush has found that what filled the buffer has no credit
             if self.socket_writer.quota_used() and len(session.streams) == 1:
                 # Nothing is full: the writer only yields to the event loop.
                 session.schedule_flush()
@@ -136,9 +138,12 @@ class Stream(StreamBase):
     def call_when_writable(self, callback: Callable[[], None]) -> None:
         """Call `callback` once in the event loop, when `send` may no longer have to wait.
 
-        It is also called when the stream or the session ends. Call it when `send_would_block`.
+        It is also called when the stream or the session ends.
         """
         session = self.session
+        if not self.send_would_block():
+            session.loop.call_soon(callback)
+            return
         waiter = self._add_waiting_sender(0)
 
         def woken(_: asyncio.Future[None]) -> None:
