@@ -94,11 +94,12 @@ def start(arguments: list[str], pattern: str) -> tuple[subprocess.Popen[str], re
         text=True,
     )
     assert process.stderr is not None
+    line = ""
     for line in process.stderr:
         if found := re.search(pattern, line):
             threading.Thread(target=process.stderr.read, daemon=True).start()
             return process, found
-    raise RuntimeError(f"polymux {arguments[0]} did not start")
+    raise RuntimeError(f"polymux {arguments[0]} did not start: {line.strip()}")
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ API_PACKAGES = [
     "polymux.capture",
     "polymux.metrics",
     "polymux.record",
+    "polymux.relay",
     "polymux.relay.replay",
     "polymux.report",
     "polymux.spark",

@@ -81,6 +81,12 @@ def commands() -> str:
             command, info_name=name, parent=context, terminal_width=90, max_content_width=90
         )
         parts += ["", f"## polymux {name}", "", "```text", command.get_help(inner), "```"]
+        for part, below in command.commands.items() if isinstance(command, click.Group) else ():
+            deeper = click.Context(
+                below, info_name=part, parent=inner, terminal_width=90, max_content_width=90
+            )
+            parts += ["", f"### polymux {name} {part}", "", "```text"]
+            parts += [below.get_help(deeper), "```"]
     return "\n".join(parts) + "\n"
 
 

@@ -10,6 +10,7 @@ import errno
 import logging
 import ssl
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.aio.errors import describe_os_error
@@ -74,7 +75,7 @@ def tunnel_limits(limits: Limits | None = None) -> Limits:
     found = Limits() if limits is None else limits
     return Limits(
         **{
-            **vars(found),
+            **{each.name: getattr(found, each.name) for each in fields(found)},
             "max_streams": max(found.max_streams, MAX_CONNECTIONS + 64),
             "accept_backlog": max(found.accept_backlog, MAX_CONNECTIONS),
             "max_own_streams": max(found.max_own_streams, MAX_CONNECTIONS),
