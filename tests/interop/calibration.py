@@ -31,7 +31,7 @@ NERDBANK, LIBP2P_MPLEX, MULTIPLEX, LIBP2P_YAMUX = (
 )  # fmt: skip
 PROTOCOLS = {
     NERDBANK: ("nerdbank", 2), LIBP2P_MPLEX: ("mplex", 2), MULTIPLEX: ("mplex", 2),
-    LIBP2P_YAMUX: ("yamux", 1), GO_YAMUX: ("yamux", 1),
+    LIBP2P_YAMUX: ("yamux", 2), GO_YAMUX: ("yamux", 2),
 }  # fmt: skip
 SERIES = "that was the process after all probes; here each has a process of its own"
 

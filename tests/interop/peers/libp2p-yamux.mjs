@@ -32,6 +32,7 @@ serveDuplex(args, (socket, hooks) => {
     leave: () => muxer.close()
   }
 }, {
+  named: false,
   more: (desk) => ({
     rtt: async (command) => ({ ms: await desk.session(command).session.ping() }),
     goaway: async (command) => { await desk.session(command).session.leave() }

@@ -6,8 +6,8 @@
 //
 // PACKAGE is multiplex, libp2p-mplex, nerdbank, omnistreams, libp2p-yamux or yamux-js. The names are
 // those of `polymux testee`: echo, sink, source N, slow BPS, never-read, half-close, reset N, open N,
-// report; everything else, and every stream of omnistreams and yamux, is echoed. As a client it ends
-// with its connection.
+// report; everything else, and every stream of omnistreams, is echoed. Streams of yamux have no names:
+// `testee: sink` as their first line does the same. As a client it ends with its connection.
 
 import { refuse } from './lib/script.mjs'
 

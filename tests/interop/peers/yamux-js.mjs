@@ -29,4 +29,4 @@ serveDuplex(args, (socket, hooks) => {
   if (args.connect !== undefined) session.onStream = (stream) => hooks.incoming(made(stream))
   socket.pipe(session).pipe(socket)
   return { open: () => made(session.open()) }
-})
+}, { named: false })

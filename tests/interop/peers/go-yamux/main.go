@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -312,6 +313,37 @@ func obey(c command) (map[string]interface{}, error) {
 	return nil, fmt.Errorf("no command %q", c.text("do"))
 }
 
+// obeyFirstLine does what the first line of a stream asks for (`testee: source 5`), else echoes.
+// The library resets no streams, so there is no command for that.
+func obeyFirstLine(session *yamux.Session, stream *yamux.Stream) {
+	defer stream.Close()
+	first := make([]byte, 65536)
+	n, _ := stream.Read(first)
+	word, number := "echo", 0
+	if line := bytes.IndexByte(first[:n], '\n'); line >= 0 && bytes.HasPrefix(first, []byte("testee: ")) {
+		fmt.Sscan(string(first[8:line]), &word, &number)
+		first, n = first[line+1:], n-line-1
+	}
+	switch word {
+	case "source":
+		stream.Write(bytes.Repeat([]byte("z"), number))
+	case "open":
+		for i := 0; i < number; i++ {
+			session.OpenStream()
+		}
+	case "sink":
+		io.Copy(io.Discard, stream)
+	case "half-close":
+		stream.Close()
+		io.Copy(io.Discard, stream)
+	case "never-read":
+		<-session.CloseChan()
+	default:
+		stream.Write(first[:n])
+		io.Copy(stream, stream)
+	}
+}
+
 // echoEverything is a testee for `polymux conform`: a session for every connection, without end.
 func echoEverything(listener net.Listener, config *yamux.Config) {
 	config.LogOutput = io.Discard
@@ -331,10 +363,7 @@ func echoEverything(listener net.Listener, config *yamux.Config) {
 					session.Close()
 					return
 				}
-				go func() {
-					io.Copy(stream, stream)
-					stream.Close()
-				}()
+				go obeyFirstLine(session, stream)
 			}
 		}()
 	}

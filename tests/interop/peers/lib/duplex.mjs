@@ -10,7 +10,7 @@ import { content, bytes } from './bytes.mjs'
 import { Lane } from './lane.mjs'
 import { carry } from './tcp.mjs'
 import { benchCommands } from './bench.mjs'
-import { obeyName } from './testee.mjs'
+import { obeyFirstLine, obeyName } from './testee.mjs'
 
 const MODES = ['echo', 'hold', 'stall', 'late', 'sink', 'reject']
 
@@ -57,8 +57,9 @@ export class Desk {
     return this.#endings[conn]
   }
 
-  /** Let every stream that comes do what its name asks for. */
-  beTestee () {
+  /** Let every stream that comes do what its name, or its first line, asks for. */
+  beTestee (firstLines) {
+    this.firstLines = firstLines
     this.#ways[''] = { incoming: 'testee', quiet: true }
   }
 
@@ -99,10 +100,16 @@ export class Desk {
         lane.start({})
         lane.abort(way.text)
         break
-      case 'testee':
-        obeyName(lane, () => this.sessions[lane.conn].open('opened', {}), this.endings(lane.conn))
-          .catch((error) => lane.tell('error', { message: text(error) }))
+      case 'testee': {
+        const open = () => this.sessions[lane.conn].open('opened', {})
+        const endings = this.endings(lane.conn)
+        if (this.firstLines) obeyFirstLine(lane, open, endings)
+        else {
+          obeyName(lane, open, endings)
+            .catch((error) => lane.tell('error', { message: text(error) }))
+        }
         break
+      }
       default:
         lane.start({})
     }
@@ -249,9 +256,9 @@ export function duplexCommands (desk) {
 }
 
 /** Run a duplex-stream peer until stdin ends. */
-export function serveDuplex (args, attach, { modes = MODES, more = () => ({}) } = {}) {
+export function serveDuplex (args, attach, { modes = MODES, more = () => ({}), named = true } = {}) {
   const desk = new Desk(modes)
-  if (args.testee) desk.beTestee()
+  if (args.testee) desk.beTestee(!named)
   const sockets = []
   const close = carry(args, async (socket, conn) => {
     sockets[conn] = socket

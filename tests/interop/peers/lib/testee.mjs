@@ -77,3 +77,35 @@ export async function obeyName (lane, open, endings) {
       lane.echo()
   }
 }
+
+const PREFIX = 'testee: '
+
+/** As `obeyName` for streams without names: the command is the first line that comes on them. */
+export function obeyFirstLine (lane, open, endings) {
+  const { pipe } = lane
+  let told = null
+  const begin = () => {
+    if (told !== null) return
+    pipe.start = (handlers) => { told = handlers } // it is started already
+    obeyName(lane, open, endings).catch((error) => lane.tell('error', { message: String(error) }))
+  }
+  pipe.start({
+    data: (chunk) => {
+      let rest = chunk
+      if (told === null) {
+        const text = Buffer.from(chunk).toString('latin1')
+        const end = text.indexOf('\n')
+        if (text.startsWith(PREFIX) && end >= 0) {
+          lane.name = text.slice(PREFIX.length, end)
+          rest = chunk.subarray(end + 1)
+        }
+        begin()
+      }
+      if (rest.length > 0) told.data(rest)
+    },
+    end: () => { begin(); told.end() },
+    finish: () => told?.finish(),
+    error: (error) => { begin(); told.error(error) },
+    close: (error) => { begin(); told.close(error) }
+  })
+}
