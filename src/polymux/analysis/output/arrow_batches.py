@@ -24,7 +24,7 @@ from polymux.analysis.output.row_columns import (
     SharedTimelineRows,
     TimelineColumns,
 )
-from polymux.analysis.output.table_columns import TableColumns
+from polymux.analysis.output.row_sink import TableColumns
 from polymux.analysis.schema.tables import SIDES, TABLES, VERDICTS
 from polymux.capture.packets.file_summary import FileSummary
 from polymux.core.errors import MissingExtra

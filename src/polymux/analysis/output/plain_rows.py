@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from polymux.analysis.output.row_columns import FramePage, TimelineRows
-from polymux.analysis.output.row_sink import RowSink
-from polymux.analysis.output.table_columns import TableColumns
+from polymux.analysis.output.row_sink import RowSink, TableColumns
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.core.protocol import Protocol

@@ -22,8 +22,7 @@ from polymux.analysis.output.row_columns import (
     SharedTimelineRows,
     TimelineRows,
 )
-from polymux.analysis.output.row_sink import RowSink
-from polymux.analysis.output.table_columns import TableColumns
+from polymux.analysis.output.row_sink import RowSink, TableColumns
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 

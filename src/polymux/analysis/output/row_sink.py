@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from polymux.analysis.output.row_columns import FramePage, TimelineRows
-from polymux.analysis.output.table_columns import TableColumns
 from polymux.core.protocol import Protocol
+
+TableColumns = Mapping[str, Sequence[Any]]  # rows as lists, by the name of their column
 
 
 class RowSink(ABC):

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from polymux.analysis.output.row_columns import ContentCollector, StreamColumns
-from polymux.analysis.output.row_sink import RowSink
-from polymux.analysis.output.table_columns import (
-    requests_columns,
-    stalls_columns,
-    streams_columns,
-    violations_columns,
+from polymux.analysis.output.row_columns import ContentCollector, HalfColumns, StreamColumns
+from polymux.analysis.output.row_sink import RowSink, TableColumns
+from polymux.analysis.schema.tables import SIDES, UNFINISHED_ENDINGS
+from polymux.analysis.tracking.request_latency import (
+    PERCENTILES,
+    RequesterLatency,
+    RequestLatencies,
 )
-from polymux.analysis.schema.tables import UNFINISHED_ENDINGS
-from polymux.analysis.tracking.request_latency import RequestLatencies
 from polymux.analysis.tracking.session_tracker import SessionTracker
-from polymux.analysis.tracking.stall_evidence import SENDER_IDLE
+from polymux.analysis.tracking.stall_evidence import SENDER_IDLE, StallRows
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.core.observer import Observer
+from polymux.core.rules import Violation
 from polymux.core.streams import StreamState
 
 if TYPE_CHECKING:
@@ -153,3 +152,83 @@ class SessionRows:
             from polymux.analysis.output.arrow_batches import content_batch
 
             self.emit("content", content_batch(collector.take_rows(), self.session_id))
+
+
+# Rows as columns by name. Without Arrow, so that a command that prints a few rows starts quickly.
+
+
+def streams_columns(rows: StreamColumns, session_id: str) -> TableColumns:
+    columns: dict[str, Sequence[Any]] = {
+        "session_id": [session_id] * len(rows.stream),
+        "stream": rows.stream,
+        "opener": rows.opener,
+        "stream_id": rows.stream_id,
+        "incarnation": rows.incarnation,
+        "name": _decode_texts(rows.name),
+        "name_bytes": rows.name,
+        "opened_at": rows.opened_at,
+        "accepted_at": rows.accepted_at,
+        "closed_at": rows.closed_at,
+        "ending": rows.ending,
+        "reset_by": rows.reset_by,
+        "error": _decode_texts(rows.error),
+    }
+    for side, half in zip(SIDES, (rows.dialer, rows.acceptor), strict=True):
+        columns |= _half_columns(side, half)
+    return columns
+
+
+def _half_columns(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
+    names = (
+        "bytes", "units", "frames", "ended", "credit_granted", "peak_in_flight_bytes", "blocked_us",
+        "first_at", "last_at", "window_bytes", "window_limit_bps", "throughput_bps", "stalled_us",
+        "hol_blocked_us",
+    )  # fmt: skip
+    return {f"{name}_{side}": getattr(half, name) for name in names}
+
+
+def violations_columns(violations: Sequence[Violation], session_id: str) -> TableColumns:
+    return {
+        "session_id": [session_id] * len(violations),
+        "sender": [SIDES[violation.sender] for violation in violations],
+        "frame_index": [violation.frame_index for violation in violations],
+        "byte_offset": [violation.byte_offset for violation in violations],
+        "time": [violation.time // 1000 for violation in violations],
+        "stream": [violation.stream or None for violation in violations],
+        "rule": [violation.rule.name for violation in violations],
+        "origin": [violation.rule.origin.value for violation in violations],
+        "severity": [violation.rule.severity.value for violation in violations],
+        "certainty": [violation.certainty.value for violation in violations],
+        "detail": [violation.detail or None for violation in violations],
+    }
+
+
+def stalls_columns(rows: StallRows, session_id: str) -> TableColumns:
+    return {
+        "session_id": [session_id] * len(rows.stream),
+        "stream": rows.stream,
+        "sender": [SIDES[side] for side in rows.sender],
+        "started_at": rows.started_us,
+        "duration_us": rows.duration_us,
+        "cause": rows.cause,
+        "blocking_stream": [blocking or None for blocking in rows.blocking_stream],
+        "detail": rows.detail,
+    }
+
+
+def requests_columns(rows: Sequence[RequesterLatency], session_id: str) -> TableColumns:
+    return {
+        "session_id": [session_id] * len(rows),
+        "opener": [SIDES[row.side] for row in rows],
+        "requests": [row.requests for row in rows],
+        "answered": [row.answered for row in rows],
+        **{
+            f"latency_{name}_us": [row.percentile(share) for row in rows]
+            for name, share in PERCENTILES
+        },
+        "latency_max_us": [row.max_us for row in rows],
+    }
+
+
+def _decode_texts(values: Sequence[bytes | None]) -> list[str | None]:
+    return [None if value is None else value.decode("utf-8", "replace") for value in values]
