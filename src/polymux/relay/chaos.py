@@ -275,6 +275,7 @@ class ChaosConnection:
         self.faulty = FaultyConnection(proxy.rules, proxy.protocol, self.annotate)
         self._known: dict[int, FaultRule] = {}
         self._selected: set[int] = set()
+        self._is_known = False  # which rules select it
         self._noted: set[int] = set()
         self._open = 0
 
@@ -330,14 +331,17 @@ class ChaosConnection:
     def begun(self) -> None:
         """One of the two connections is made; that of a dialer who is refused never is."""
         self._open += 1
-        if self._open == 1:
-            rules = self.proxy.rules
+        if self._open > 1:
+            return
+        rules = self.proxy.rules
+        if not self._is_known:  # else the dialer has left before the upstream was reached
+            self._is_known = True
             self._known = dict(rules.rules)
             self._selected = {
                 number for number, rule in self._known.items() if self._select(number, rule)
             }
-            rules.on_change.append(self._on_rules_changed)
-            self.faulty.start()
+        rules.on_change.append(self._on_rules_changed)
+        self.faulty.start()
 
     def over(self) -> None:
         """One of the two connections is gone."""
