@@ -14,6 +14,14 @@ from polymux.cli.support.signals import stop_requested, stop_signals
 
 HERE = "tcp://127.0.0.1:0"
 COMMANDS = {
+    "bridge": (
+        HERE,
+        "tcp://127.0.0.1:9",
+        "--protocol-a",
+        "mplex",
+        "--protocol-b",
+        "yamux",
+    ),
     "collect": ("--listen", HERE, "--protocol", "mplex", "--out", "captures"),
     "record": (HERE, "tcp://127.0.0.1:9", "--out", "talk.pcapng"),
     "serve": (HERE, "--protocol", "mplex"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import random
 
 import pytest
@@ -20,7 +21,9 @@ import polymux
 from polymux.relay import Filter, SessionEnd, StreamInfo
 from polymux.relay.channels import LOST_REASON, NO_CREDIT
 
-TIMEOUT = 30  # seconds; a test that hangs fails
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
+CONTENT_BYTES = 64 << 20 if SOAK else 150_000
+TIMEOUT = 50 if SOAK else 30  # seconds; a test that hangs fails
 WITHOUT_CREDIT = {"mplex", "nerdbank:version=1"}  # a slow reader pauses the whole session
 
 
@@ -28,7 +31,7 @@ WITHOUT_CREDIT = {"mplex", "nerdbank:version=1"}  # a slow reader pauses the who
 async def test_content_half_closes_and_names_pass_both_ways(
     protocol_a: str, protocol_b: str
 ) -> None:
-    data = random.Random(1).randbytes(150_000)
+    data = random.Random(1).randbytes(CONTENT_BYTES)
     async with asyncio.timeout(TIMEOUT), relayed_sessions(protocol_a, protocol_b) as relayed:
         for opener, accepter in ((relayed.near, relayed.far), (relayed.far, relayed.near)):
             opening = asyncio.create_task(open_stream(opener, "jobs"))

@@ -220,8 +220,8 @@ def connect(
                 for forward, bound in zip(here, client.bound, strict=True):
                     warn(f"listening at {bound} for {forward.target or 'SOCKS5'}")
                 await first_of(running, asyncio.ensure_future(stop.wait()))
-                if running.done():
-                    await running
+                if not running.cancelled():
+                    await running  # it has failed
         return client
 
     log = logging.getLogger("polymux.aio")
