@@ -40,8 +40,9 @@ async def test_content_half_closes_and_names_pass_both_ways(
             sending = asyncio.create_task(send_all(stream, data))
             assert await digest_of(accepted) == hashlib.sha256(data).digest()
             await sending
-            await send_all(accepted, data[::-1])  # after the other half was closed
+            answering = asyncio.create_task(send_all(accepted, data[::-1]))  # half-closed
             assert await digest_of(stream) == hashlib.sha256(data[::-1]).digest()
+            await answering
             named = "yamux" not in protocol_a and "yamux" not in protocol_b
             assert accepted.name == ("jobs" if named else "")
         await relayed.near.close()
