@@ -190,7 +190,8 @@ def analyze_session_steps(
         if on_missing is not None:
             _report_undecoded_missing(session, summary.session_id, on_missing)
     else:
-        key = _packet_key(session, detection, sample) if on_missing is None else None
+        is_plain = opened is None and on_missing is None
+        key = _packet_key(session, detection, sample) if is_plain else None
         decoded = _frameless_packets.get(key) if key is not None else None
         if decoded is not None:
             summary = _initial_summary(session, detection)
@@ -355,6 +356,8 @@ def _packet_key(
     in which no frame was found are not decoded again.
     """
     if session.packets != 1 or sample.size > MAX_REMEMBERED_BYTES:
+        return None
+    if any(session.missing_bytes) or sum(session.reassembled_bytes) != sample.size:
         return None
     if detection.mismatch or detection.skip_bytes != (0, 0) or not session.ordered:
         return None
