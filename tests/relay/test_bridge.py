@@ -3,17 +3,24 @@
 import asyncio
 import contextlib
 import hashlib
+import os
 import random
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.relay.relayed_sessions import digest_of, fill, open_stream, send_all
+from tests.relay.relayed_sessions import PAIRS, digest_of, fill, open_stream, send_all
 
 import polymux
 from polymux.metrics import Meter
 from polymux.relay import Bridge, CannotRelay, bridge
 
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 TIMEOUT = 30
+SOME_PAIRS = [
+    ("mplex", "nerdbank"),
+    ("nerdbank:version=2", "yamux"),
+    ("yamux:dialect=libp2p", "mplex"),
+]
 
 
 @contextlib.asynccontextmanager
@@ -49,10 +56,7 @@ async def echo(stream: polymux.Stream) -> None:
     await stream.end()
 
 
-@pytest.mark.parametrize(
-    ("protocol_a", "protocol_b"),
-    [("mplex", "nerdbank"), ("nerdbank:version=2", "yamux"), ("yamux:dialect=libp2p", "mplex")],
-)
+@pytest.mark.parametrize(("protocol_a", "protocol_b"), PAIRS if SOAK else SOME_PAIRS)
 async def test_five_hundred_streams_pass_a_bridge_with_equal_digests(
     protocol_a: str, protocol_b: str
 ) -> None:
