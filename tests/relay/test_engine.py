@@ -99,6 +99,22 @@ async def test_a_killed_side_ends_the_other_and_resets_its_streams(
         await left.session.closed
 
 
+async def test_a_stream_that_is_not_read_does_not_keep_a_relay_whose_other_end_is_lost() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT),
+        relayed_sessions("yamux", "yamux", linger=0.05) as relayed,
+    ):
+        stuck, unread = await relayed.opened()
+        filling = asyncio.create_task(fill(stuck))
+        while not relayed.relay.streams or not next(iter(relayed.relay.streams)).is_stalled:
+            await asyncio.sleep(0)
+        relayed.near.abort("killed")
+        await relayed.task
+        assert (relayed.relay.stats.open, relayed.relay.stats.aborted) == (0, 1)
+        await unread.session.closed
+        await asyncio.gather(filling, return_exceptions=True)
+
+
 def held_bytes(relayed: Relayed) -> int:
     """Content that the relay holds: received and not passed on, or not sent."""
     return sum(
