@@ -19,7 +19,10 @@ from tests.relay.relayed_sessions import (
 
 import polymux
 from polymux.relay import Filter, SessionEnd, StreamInfo
-from polymux.relay.channels import LOST_REASON, NO_CREDIT
+from polymux.relay.channels import LOST_REASON, NO_CREDIT, Channel
+from polymux.relay.ends import Arrival, ArrivalQueue
+from polymux.relay.engine import Relay
+from polymux.relay.sockets import SocketsEnd
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 CONTENT_BYTES = 64 << 20 if SOAK else 150_000
@@ -220,3 +223,47 @@ async def test_an_offer_that_is_withdrawn_while_it_is_re_opened_is_withdrawn_the
             await far.accepted(offer)
         while relayed.relay.stats.rejected == 0:
             await asyncio.sleep(0)
+
+
+async def refuse_to_dial(name: bytes) -> Channel:
+    raise AssertionError(f"nothing opens a stream here, but {name!r} was")
+
+
+async def test_a_dial_that_completes_as_the_relay_is_cancelled_is_aborted() -> None:
+    near, inner = await polymux.pipe("yamux")
+    far, dialled = await polymux.pipe("yamux")
+    opened: list[Channel] = []
+
+    async def dial(name: bytes) -> Channel:
+        opened.append(await SessionEnd(dialled).open(name))
+        running.cancel()
+        return opened[0]
+
+    arrivals = ArrivalQueue()
+    relay = Relay(SocketsEnd(arrivals, refuse_to_dial), SocketsEnd(ArrivalQueue(), dial))
+    async with asyncio.timeout(TIMEOUT), near, inner, far, dialled:
+        running = asyncio.create_task(relay.run())
+        arrivals.put(Arrival(SessionEnd(inner).channel(await inner.open()), b""))
+        await asyncio.wait([running])
+        assert isinstance(opened[0].write_failure(), polymux.StreamAborted)
+
+
+async def test_a_stream_whose_opening_fails_unexpectedly_is_aborted() -> None:
+    near, inner = await polymux.pipe("yamux")
+
+    async def dial(name: bytes) -> Channel:
+        raise ZeroDivisionError("a defect of the end")
+
+    failures: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context.get("exception")))
+    relay = Relay(SessionEnd(inner), SocketsEnd(ArrivalQueue(), dial))
+    async with asyncio.timeout(TIMEOUT), near:
+        running = asyncio.create_task(relay.run())
+        stream = await near.open()
+        await stream.send(b"x")
+        with pytest.raises(polymux.StreamAborted):
+            await stream.receive()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert all(isinstance(failure, ZeroDivisionError) for failure in failures)

@@ -202,6 +202,13 @@ class Relay:
         self._on_stream_gone()
 
     async def _open(self, arrival: Arrival, far: End, from_a: bool) -> None:
+        try:
+            await self._open_far(arrival, far, from_a)
+        except Exception:
+            arrival.channel.abort("")  # or its peer would wait for ever
+            raise
+
+    async def _open_far(self, arrival: Arrival, far: End, from_a: bool) -> None:
         """Re-open a stream at the other end; if it is aborted meanwhile, give up."""
         channel = arrival.channel
         opening = asyncio.ensure_future(far.open(arrival.name))
@@ -214,7 +221,8 @@ class Relay:
         try:
             opened = await opening
         except asyncio.CancelledError:
-            opening.cancel()
+            if not opening.cancel() and not opening.cancelled() and opening.exception() is None:
+                opening.result().abort("")  # opened in the moment of the cancelling
             self.stats.rejected += 1
             channel.abort("")
             if not is_broken(channel):
