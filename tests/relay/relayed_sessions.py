@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polymux
 from polymux.relay import Relay, SessionEnd
-from polymux.relay.engine import FilterFactory
+from polymux.relay.engine import LINGER_SECONDS, FilterFactory
 
 DUPLEX = (
     "mplex",
@@ -46,10 +46,11 @@ async def relayed_sessions(
     filters: FilterFactory | None = None,
     limits: polymux.Limits | None = None,
     timeouts: polymux.Timeouts | None = None,
+    linger: float = LINGER_SECONDS,
 ) -> AsyncIterator[Relayed]:
     near, inner_a = await polymux.pipe(protocol_a, limits=limits, timeouts=timeouts)
     inner_b, far = await polymux.pipe(protocol_b, limits=limits, timeouts=timeouts)
-    relay = Relay(SessionEnd(inner_a), SessionEnd(inner_b), filters=filters)
+    relay = Relay(SessionEnd(inner_a), SessionEnd(inner_b), filters=filters, linger=linger)
     task = asyncio.create_task(relay.run())
     try:
         yield Relayed(near, far, relay, task)

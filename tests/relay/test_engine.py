@@ -19,7 +19,10 @@ from tests.relay.relayed_sessions import (
 
 import polymux
 from polymux.relay import Filter, SessionEnd, StreamInfo
-from polymux.relay.channels import LOST_REASON, NO_CREDIT
+from polymux.relay.channels import LOST_REASON, NO_CREDIT, Channel
+from polymux.relay.ends import Arrival, ArrivalQueue
+from polymux.relay.engine import Relay
+from polymux.relay.sockets import SocketsEnd
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 CONTENT_BYTES = 64 << 20 if SOAK else 150_000
@@ -97,6 +100,22 @@ async def test_a_killed_side_ends_the_other_and_resets_its_streams(
         await relayed.task
         assert relayed.relay.stats.open == 0
         await left.session.closed
+
+
+async def test_a_stream_that_is_not_read_does_not_keep_a_relay_whose_other_end_is_lost() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT),
+        relayed_sessions("yamux", "yamux", linger=0.05) as relayed,
+    ):
+        stuck, unread = await relayed.opened()
+        filling = asyncio.create_task(fill(stuck))
+        while not relayed.relay.streams or not next(iter(relayed.relay.streams)).is_stalled:
+            await asyncio.sleep(0)
+        relayed.near.abort("killed")
+        await relayed.task
+        assert (relayed.relay.stats.open, relayed.relay.stats.aborted) == (0, 1)
+        await unread.session.closed
+        await asyncio.gather(filling, return_exceptions=True)
 
 
 def held_bytes(relayed: Relayed) -> int:
@@ -204,3 +223,47 @@ async def test_an_offer_that_is_withdrawn_while_it_is_re_opened_is_withdrawn_the
             await far.accepted(offer)
         while relayed.relay.stats.rejected == 0:
             await asyncio.sleep(0)
+
+
+async def refuse_to_dial(name: bytes) -> Channel:
+    raise AssertionError(f"nothing opens a stream here, but {name!r} was")
+
+
+async def test_a_dial_that_completes_as_the_relay_is_cancelled_is_aborted() -> None:
+    near, inner = await polymux.pipe("yamux")
+    far, dialled = await polymux.pipe("yamux")
+    opened: list[Channel] = []
+
+    async def dial(name: bytes) -> Channel:
+        opened.append(await SessionEnd(dialled).open(name))
+        running.cancel()
+        return opened[0]
+
+    arrivals = ArrivalQueue()
+    relay = Relay(SocketsEnd(arrivals, refuse_to_dial), SocketsEnd(ArrivalQueue(), dial))
+    async with asyncio.timeout(TIMEOUT), near, inner, far, dialled:
+        running = asyncio.create_task(relay.run())
+        arrivals.put(Arrival(SessionEnd(inner).channel(await inner.open()), b""))
+        await asyncio.wait([running])
+        assert isinstance(opened[0].write_failure(), polymux.StreamAborted)
+
+
+async def test_a_stream_whose_opening_fails_unexpectedly_is_aborted() -> None:
+    near, inner = await polymux.pipe("yamux")
+
+    async def dial(name: bytes) -> Channel:
+        raise ZeroDivisionError("a defect of the end")
+
+    failures: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context.get("exception")))
+    relay = Relay(SessionEnd(inner), SocketsEnd(ArrivalQueue(), dial))
+    async with asyncio.timeout(TIMEOUT), near:
+        running = asyncio.create_task(relay.run())
+        stream = await near.open()
+        await stream.send(b"x")
+        with pytest.raises(polymux.StreamAborted):
+            await stream.receive()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert all(isinstance(failure, ZeroDivisionError) for failure in failures)

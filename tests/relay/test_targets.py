@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from polymux.relay.tunnel.forwards import LocalForward, parse_dynamic, parse_local
+from polymux.relay.tunnel.forwards import LocalForward, parse_dynamic, parse_local, parse_remote
+from polymux.relay.tunnel.requests import BadRequest, parse_answer, parse_request
 from polymux.relay.tunnel.server import AllowedBinds
 from polymux.relay.tunnel.socks import BadSocks, SocksNegotiation
 from polymux.relay.tunnel.targets import (
+    FAILED,
     AllowedTargets,
     BadForward,
     Target,
@@ -102,6 +104,41 @@ def test_a_server_listens_only_where_an_entry_says() -> None:
     assert not binds.allows(Target("127.0.0.1", 0))
     assert AllowedBinds(["*"]).allows(Target("127.0.0.1", 0))
     assert not AllowedBinds([]).allows(Target("127.0.0.1", 8080))
+
+
+def test_a_free_port_needs_an_entry_for_every_port() -> None:
+    assert not AllowedBinds(["1-80,65535"]).allows(Target("127.0.0.1", 0))
+    assert AllowedBinds(["80,1-65535"]).allows(Target("127.0.0.1", 0))
+
+
+def test_a_star_as_bind_is_every_address_for_the_server_as_for_the_client() -> None:
+    asked = parse_remote("*:8080:db:80").listening
+    assert AllowedBinds(["*:8080"]).allows(asked)
+    assert not AllowedBinds(["*:8080"]).allows(Target("127.0.0.1", 8080))
+
+
+@pytest.mark.parametrize("code", ["-1", "0", "9", "999"])
+def test_a_refusal_with_a_code_that_socks_has_not_is_a_plain_failure(code: str) -> None:
+    with pytest.raises(TargetRefused, match="because") as caught:
+        parse_answer(f"refused {code} because\n".encode())
+    assert caught.value.code == FAILED
+
+
+@pytest.mark.parametrize("host", ["\x1b[2J", "a\rb", "a\0b", "a\tb", "", "a" * 254])
+def test_what_is_no_host_is_neither_a_request_nor_an_answer(host: str) -> None:
+    for parse, line in (
+        (parse_request, f"polymux-tunnel/1 connect {host}:80\n"),
+        (parse_answer, f"ok {host}:80\n"),
+    ):
+        with pytest.raises(BadRequest) as caught:
+            parse(line.encode())
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("target", ["db_1.example:80", "[fe80::1%eth0]:80", f"{'a' * 253}:80"])
+def test_a_request_names_a_host_or_an_address_with_its_zone(target: str) -> None:
+    request = parse_request(f"polymux-tunnel/1 connect {target}\n".encode())
+    assert str(request.target) == target
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,93 @@ async def test_a_client_connects_again_and_connections_wait_for_it() -> None:
                 assert await waiting == b"fed"
 
 
+async def test_a_client_connects_again_though_its_remote_port_is_not_free_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    remote_port = free_port()
+    asked = asyncio.Event()
+
+    async def hang_up(session: polymux.Session) -> None:
+        await session.accept()
+        asked.set()
+        session.abort("not now")
+
+    async with target_server() as target:
+        remote = parse_remote(f"{remote_port}:127.0.0.1:{target}")
+        first = TunnelServer(url, protocol="yamux", allow_remote=["*"])
+        await first.start()
+        async with running(TunnelClient(url, protocol="yamux", remote=[remote])) as client:
+            await first.close()
+            async with await polymux.serve(hang_up, url, protocol="yamux"):
+                await asked.wait()
+            taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", remote_port)
+            second = TunnelServer(url, protocol="yamux", allow_remote=["*"])
+            refused = asyncio.Event()
+            second.refuse = lambda peer, problem: refused.set()  # type: ignore[method-assign]
+            async with second:
+                await refused.wait()
+                taken.close()
+                await taken.wait_closed()
+                await client.connected.wait()
+                assert await exchange(remote_port, b"abc") == b"cba"
+    assert "trying again" in caplog.text
+
+
+async def test_a_client_ends_when_its_remote_port_is_no_longer_allowed() -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    first = TunnelServer(url, protocol="yamux", allow_remote=["*"])
+    await first.start()
+    async with TunnelClient(
+        url, protocol="yamux", remote=[parse_remote("0:127.0.0.1:9")]
+    ) as client:
+        task = asyncio.create_task(client.run())
+        await client.connected.wait()
+        await first.close()
+        async with TunnelServer(url, protocol="yamux"):
+            with pytest.raises(TargetRefused, match="is not allowed"):
+                await task
+
+
+async def test_a_client_can_listen_on_a_bounded_number_of_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polymux.relay.tunnel.server.MAX_LISTENERS", 2)
+    request = b"polymux-tunnel/1 listen 127.0.0.1:0\n"
+    async with (
+        TunnelServer(LOCAL, protocol="yamux", allow_remote=["*"]) as server,
+        polymux.connect(server.url, protocol="yamux") as session,
+    ):
+
+        async def listen() -> tuple[polymux.Stream, bytes]:
+            stream = await session.open()
+            await stream.send(request)
+            return stream, await stream.readline()
+
+        first, answer = await listen()
+        assert answer.startswith(b"ok ")
+        assert (await listen())[1].startswith(b"ok ")
+        refusal = b"refused 2 listening on 127.0.0.1:0 is not allowed: one client can listen on 2 "
+        assert (await listen())[1].startswith(refusal)
+        await first.end()
+        while not (await listen())[1].startswith(b"ok "):  # as soon as the first is closed
+            pass
+
+
+async def test_a_client_that_sends_no_requests_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        TunnelServer(LOCAL, protocol="yamux") as server,
+        polymux.connect(server.url, protocol="yamux") as session,
+    ):
+        for _ in range(3):
+            stream = await session.open()
+            await stream.send(b"GET / HTTP/1.1\n")
+            assert (await stream.readline()).startswith(b"refused 1 not a request")
+    assert caplog.text.count("not a request of a polymux tunnel") == 1
+
+
 async def test_a_client_gives_up_after_its_deadline() -> None:
     client = TunnelClient(
         f"tcp://127.0.0.1:{free_port()}",

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from polymux.core.errors import PolymuxError, SessionClosed
-from polymux.relay.channels import Channel, MessageChannel
+from polymux.relay.channels import LOST_REASON, Channel, MessageChannel
 from polymux.relay.ends import Arrival, End
 from polymux.relay.pump import Filter, Pump, RelayedStream
+
+LINGER_SECONDS = 5.0  # for what the other end has not taken when one end is over
 
 
 @dataclass
@@ -81,6 +83,7 @@ class Relay:
         b: The other end.
         stats: Where to count; several relays may share it.
         filters: Chooses the filters of each stream; None: none.
+        linger: Seconds for the other end to take the rest, when one end is over; see `run`.
 
     Attributes:
         streams: The streams that are open.
@@ -93,6 +96,7 @@ class Relay:
         *,
         stats: RelayStats | None = None,
         filters: FilterFactory | None = None,
+        linger: float = LINGER_SECONDS,
     ) -> None:
         self.a = a
         self.b = b
@@ -100,6 +104,7 @@ class Relay:
         self.streams: set[RelayedStream] = set()
         a.lose = b.lose = self._on_lost
         self._filters = filters
+        self._linger = linger
         self._opening: set[asyncio.Task[None]] = set()
         self._number = 0
         self._idle: asyncio.Future[None] | None = None  # resolved when no stream is left
@@ -107,6 +112,11 @@ class Relay:
 
     async def run(self) -> None:
         """Relay until one end is over and its streams are done, then close both.
+
+        When one end is over, no stream is taken any more. What the other end has not taken within
+        `linger` seconds (LINGER_SECONDS by default) is aborted, so that a peer that does not read
+        cannot keep the relay. A filter may hold content for longer, as long as there is room for
+        it.
 
         If cancelled, open streams are aborted and both ends are closed at once.
         """
@@ -120,7 +130,9 @@ class Relay:
         ]
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-            await self._wait_idle()
+            for loop in loops:
+                loop.cancel()
+            await self._wait_done()
         except asyncio.CancelledError:
             for relayed in list(self.streams):
                 relayed.abort_both("the relay was stopped")
@@ -153,6 +165,19 @@ class Relay:
         forward, backward = relayed.forward, relayed.backward
         return (forward, backward) if relayed in self._from_a else (backward, forward)
 
+    async def _wait_done(self) -> None:
+        """Wait until no stream is left; abort those that stand still for too long."""
+        while self.streams or self._opening:
+            try:
+                async with asyncio.timeout(self._linger):
+                    await self._wait_idle()
+            except TimeoutError:
+                for task in self._opening:
+                    task.cancel()
+                for relayed in list(self.streams):
+                    if self._filters is None or relayed.is_stalled:
+                        relayed.abort_both(LOST_REASON)
+
     async def _wait_idle(self) -> None:
         while self.streams or self._opening:
             self._idle = asyncio.get_running_loop().create_future()
@@ -177,6 +202,13 @@ class Relay:
         self._on_stream_gone()
 
     async def _open(self, arrival: Arrival, far: End, from_a: bool) -> None:
+        try:
+            await self._open_far(arrival, far, from_a)
+        except Exception:
+            arrival.channel.abort("")  # or its peer would wait for ever
+            raise
+
+    async def _open_far(self, arrival: Arrival, far: End, from_a: bool) -> None:
         """Re-open a stream at the other end; if it is aborted meanwhile, give up."""
         channel = arrival.channel
         opening = asyncio.ensure_future(far.open(arrival.name))
@@ -189,7 +221,8 @@ class Relay:
         try:
             opened = await opening
         except asyncio.CancelledError:
-            opening.cancel()
+            if not opening.cancel() and not opening.cancelled() and opening.exception() is None:
+                opening.result().abort("")  # opened in the moment of the cancelling
             self.stats.rejected += 1
             channel.abort("")
             if not is_broken(channel):

@@ -273,6 +273,12 @@ class RelayedStream:
         self.forward = Pump(self, near, far, filters[0])
         self.backward = None if one_way else Pump(self, far, near, filters[1])
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether content of a direction waits for room in its sink."""
+        backward = self.backward
+        return self.forward.stalled_at > 0 or (backward is not None and backward.stalled_at > 0)
+
     def start(self) -> None:
         """Begin to move content."""
         near, far = self.near, self.far

@@ -186,7 +186,9 @@ class TunnelClient:
         self._listening = asyncio.Event()  # all requests to listen were answered
         self._backlog = (limits or Limits()).listen_backlog
         self._log_limiter = LogLimiter(log)
-        self._connected_once = False
+        self._was_set_up = False  # a session has forwarded
+        self._lost_at = 0.0  # since when there is none that does, by the clock of the loop
+        self._pause = FIRST_BACKOFF_SECONDS
         self.connected = asyncio.Event()
 
         def dial() -> Pending[Session]:
@@ -234,55 +236,81 @@ class TunnelClient:
     async def run(self) -> None:
         """Connect, forward, and connect again when the session ends, until cancelled.
 
+        Once a session has forwarded, one that cannot be set up counts as lost too: the port of a
+        session that the server still believes in is not free again at once.
+
         Raises:
             Unreachable, SessionClosed: The first connection failed for another reason than that
                 nothing listens there yet, or there was none for `give_up_after` seconds.
-            TargetRefused: The server does not listen for one of `remote`.
+            TargetRefused: The server does not allow to listen for one of `remote`, or could not
+                when it was first asked to.
         """
+        self._start_waiting()
         while True:
             session = await self._connect()
             self.session = session
             try:
                 await self._forward(session)
+            except PolymuxError as problem:
+                not_allowed = isinstance(problem, TargetRefused) and problem.code == NOT_ALLOWED
+                if not_allowed or not self._was_set_up:
+                    raise
+                failure: PolymuxError | None = problem
+            else:
+                failure = None
             finally:
                 self.session = None
                 self.connected.clear()
                 await session.close()
+            if failure is not None:
+                await self._back_off(failure)
+                continue
+            self._start_waiting()
             reason = session.failure or session.close_reason or "the server closed it"
             log.warning("the connection to %s ended: %s; connecting again", self.address, reason)
 
     async def _connect(self) -> Session:
         """Connect, with pauses that grow between the attempts."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        pause = FIRST_BACKOFF_SECONDS
         while True:
             try:
                 session = await self._dial()
             except PolymuxError as problem:
-                if not self._connected_once and not isinstance(problem, NotListening):
+                if not self._was_set_up and not isinstance(problem, NotListening):
                     raise
-                waited = loop.time() - began
-                left = self._give_up_after - waited if self._give_up_after else pause
-                if left <= 0:
-                    raise Unreachable(f"{problem}; tried for {waited:.0f} s") from None
-                self._log_limiter.warn("connect", f"{problem}; trying again")
-                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.0)))
-                pause = min(2 * pause, MAX_BACKOFF_SECONDS)
+                await self._back_off(problem)
             else:
-                self._connected_once = True
                 log.info("connected to %s", self.address)
                 return session
 
+    def _start_waiting(self) -> None:
+        """There is no session from now on."""
+        self._lost_at = asyncio.get_running_loop().time()
+        self._pause = FIRST_BACKOFF_SECONDS
+
+    async def _back_off(self, problem: PolymuxError) -> None:
+        """Pause before the next attempt.
+
+        Raises:
+            Unreachable: There has been no session for too long.
+        """
+        waited = asyncio.get_running_loop().time() - self._lost_at
+        left = self._give_up_after - waited if self._give_up_after else self._pause
+        if left <= 0:
+            raise Unreachable(f"{problem}; tried for {waited:.0f} s") from None
+        self._log_limiter.warn("connect", f"{problem}; trying again")
+        await asyncio.sleep(min(left, self._pause * random.uniform(0.5, 1.0)))
+        self._pause = min(2 * self._pause, MAX_BACKOFF_SECONDS)
+
     async def _forward(self, session: Session) -> None:
         """Forward over a session until it ends."""
-        end = TunnelEnd(session, FORWARDED)
+        end = TunnelEnd(session, FORWARDED, self._log_limiter)
         relay = Relay(SocketsEnd(self._arrivals, self._dial_local), end, stats=self.stats)
         self.relays[relay] = str(self.address)
         self._listening.clear()
         running = asyncio.ensure_future(relay.run())
         try:
             await self._request_listening(end)
+            self._was_set_up = True
             self.connected.set()
             await running
         finally:
@@ -352,7 +380,7 @@ class TunnelClient:
             if self._arrivals.discard(arrival):
                 arrival.refused(TargetRefused(FAILED, f"no connection to {self.address}"))
 
-        if self.session is None:
+        if self.session is None or self.session.closed.done():
             asyncio.get_running_loop().call_later(WAIT_SECONDS, give_up)
         self._arrivals.put(arrival)
 

@@ -19,9 +19,11 @@ from polymux.aio.errors import printable
 from polymux.core.errors import PolymuxError
 from polymux.relay.tunnel.targets import (
     FAILED,
+    MAX_CODE,
     BadForward,
     Target,
     TargetRefused,
+    is_host,
     parse_port,
     split_host,
 )
@@ -64,6 +66,8 @@ def parse_name(name: bytes) -> Request:
 def any_target(text: str) -> Target:
     """Parse a target whose port may be 0: one that is not bound yet."""
     host, port = split_host(text)
+    if not is_host(host, "%"):  # which is before the zone of an address
+        raise BadForward(f"{text!r}: not a host name or an address")
     return Target(host, parse_port(port, text, 0))
 
 
@@ -110,7 +114,8 @@ def parse_answer(line: bytes) -> Target:
             return any_target(rest)
         if word == "refused":
             code, _, reason = rest.partition(" ")
-            raise TargetRefused(int(code), printable(reason.encode()))
+            known = int(code) if FAILED <= int(code) <= MAX_CODE else FAILED
+            raise TargetRefused(known, printable(reason.encode()))
     except (ValueError, BadForward):
         pass
     raise BadRequest(

@@ -33,7 +33,7 @@ from polymux.relay.engine import Relay, RelayStats
 from polymux.relay.metrics import relay_families
 from polymux.relay.sockets import AcceptedSocket, SocketChannel, SocketsEnd
 from polymux.relay.traits import CannotRelay, Shape, protocol_traits
-from polymux.relay.tunnel.forwards import is_loopback
+from polymux.relay.tunnel.forwards import clean_bind, is_loopback
 from polymux.relay.tunnel.requests import (
     CONNECT,
     FORWARDED,
@@ -45,6 +45,7 @@ from polymux.relay.tunnel.targets import (
     CONNECTION_REFUSED,
     FAILED,
     HOST_UNREACHABLE,
+    MAX_PORT,
     NETWORK_UNREACHABLE,
     NOT_ALLOWED,
     TIMED_OUT,
@@ -62,6 +63,7 @@ log = logging.getLogger("polymux.relay")
 
 CONNECT_SECONDS = 10.0  # for one address of a target
 MAX_CONNECTIONS = 4096  # forwarded over one session at a time
+MAX_LISTENERS = 64  # ports that are listened on for one session at a time
 REFUSAL_CODES = {
     errno.ECONNREFUSED: CONNECTION_REFUSED,
     errno.EHOSTUNREACH: HOST_UNREACHABLE,
@@ -108,8 +110,8 @@ class AllowedBinds:
     """Where a tunnel server listens for its clients; without entries, nowhere.
 
     Args:
-        entries: `[BIND:]PORTS`, with ports as for `AllowedTargets`; BIND is an address, loopback
-            if there is none.
+        entries: `[BIND:]PORTS`, with ports as for `AllowedTargets`; BIND is an address, `*` for
+            0.0.0.0 as clients write it, loopback if there is none.
 
     Raises:
         BadForward: An entry is malformed.
@@ -119,13 +121,13 @@ class AllowedBinds:
         self._entries: list[tuple[str, tuple[tuple[int, int], ...]]] = []
         for entry in entries:
             bind, ports = split_host(entry) if ":" in entry else ("127.0.0.1", entry)
-            self._entries.append((bind, parse_ports(ports, entry)))
+            self._entries.append((clean_bind(bind), parse_ports(ports, entry)))
 
     def allows(self, bind: Target) -> bool:
-        """Whether this address and port may be listened on; port 0 needs an entry for all."""
-        port = bind.port or 1
+        """Whether this address and port may be listened on; port 0 needs a range of all ports."""
         return any(
-            host == bind.host and in_ranges(port, ports) and (bind.port or in_ranges(65535, ports))
+            host == bind.host
+            and (in_ranges(bind.port, ports) if bind.port else (1, MAX_PORT) in ports)
             for host, ports in self._entries
         )
 
@@ -259,12 +261,13 @@ class ServedTunnel:
         self._server = server
         self._session = session
         self._arrivals = ArrivalQueue()
+        self._listeners = 0
 
     async def run(self) -> None:
         """Serve the session until it ends."""
         session, server = self._session, self._server
         relay = Relay(
-            TunnelEnd(session, CONNECT, self._listen),
+            TunnelEnd(session, CONNECT, server.log_limiter, self._listen),
             SocketsEnd(self._arrivals, self._dial),
             stats=server.stats,
         )
@@ -288,13 +291,29 @@ class ServedTunnel:
         return channel
 
     async def _listen(self, bind: Target, stream: Stream) -> None:
-        """Listen for the client until its stream ends."""
-        server, peer = self._server, self._session.peer
-        if not server.binds.allows(bind):
-            problem = TargetRefused(NOT_ALLOWED, f"listening on {bind} is not allowed")
-            server.refuse(peer, problem)
+        """Listen for the client until its stream ends, if it may."""
+        refusal = ""
+        if not self._server.binds.allows(bind):
+            refusal = f"listening on {bind} is not allowed"
+        elif self._listeners >= MAX_LISTENERS:
+            refusal = (
+                f"listening on {bind} is not allowed: one client can listen on {MAX_LISTENERS} "
+                "ports at a time"
+            )
+        if refusal:
+            problem = TargetRefused(NOT_ALLOWED, refusal)
+            self._server.refuse(self._session.peer, problem)
             answer_refusal(stream, problem)
             return
+        self._listeners += 1
+        try:
+            await self._serve_listener(bind, stream)
+        finally:
+            self._listeners -= 1
+
+    async def _serve_listener(self, bind: Target, stream: Stream) -> None:
+        """Listen for the client until its stream ends."""
+        server, peer = self._server, self._session.peer
         accepted: set[AcceptedSocket] = set()
         bound = bind
 

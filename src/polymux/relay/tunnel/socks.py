@@ -8,7 +8,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 from polymux.core.errors import PolymuxError
-from polymux.relay.tunnel.targets import FAILED, Target
+from polymux.relay.tunnel.targets import FAILED, Target, is_host
 
 VERSION = 5
 CONNECT = 1
@@ -110,7 +110,7 @@ def read_host(kind: int, raw: bytes) -> str:
     if kind == IPV6:
         return str(IPv6Address(raw))
     name = raw[1:].decode("ascii", "replace")
-    if not name or not all(char.isalnum() or char in "-._:" for char in name):
+    if not is_host(name):
         raise BadSocks("SOCKS5: not a host name", reply(ADDRESS_NOT_SUPPORTED))
     return name
 

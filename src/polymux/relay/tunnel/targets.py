@@ -36,6 +36,7 @@ NETWORK_UNREACHABLE = 3
 HOST_UNREACHABLE = 4
 CONNECTION_REFUSED = 5
 TIMED_OUT = 6
+MAX_CODE = 8
 
 
 class BadForward(PolymuxError):
@@ -90,6 +91,15 @@ def split_host(text: str) -> tuple[str, str]:
     if ":" in host:
         raise BadForward(f"{text!r}: write an IPv6 address as [ADDRESS]:PORT")
     return host, rest
+
+
+def is_host(text: str, more: str = "") -> bool:
+    """Whether a text of a peer can be a host: its characters, those of `more`, and its length."""
+    return (
+        0 < len(text) <= MAX_HOST_CHARS
+        and text.isascii()
+        and all(char.isalnum() or char in "-._:" or char in more for char in text)
+    )
 
 
 def parse_port(text: str, whole: str, least: int = 1) -> int:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 
+from polymux.aio.log_limiter import LogLimiter
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed
@@ -60,15 +61,23 @@ class TunnelEnd(End):
     Args:
         session: The session; all its streams belong to the tunnel.
         verb: The request that the other side may make for a connection.
+        log_limiter: Logs what is no such request.
         on_listen: Serves requests to listen; None refuses them.
     """
 
     traits: Traits
 
-    def __init__(self, session: Session, verb: str, on_listen: ListenHandler | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        verb: str,
+        log_limiter: LogLimiter,
+        on_listen: ListenHandler | None = None,
+    ) -> None:
         self.session = session
         self.traits = traits_of(session)
         self._verb = verb
+        self._log_limiter = log_limiter
         self._on_listen = on_listen
         self._arrivals = ArrivalQueue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +118,7 @@ class TunnelEnd(End):
             if request.verb != self._verb:
                 raise TargetRefused(FAILED, f"this side does not serve {request.verb!r}")
         except (BadRequest, LimitExceeded, TargetRefused) as problem:
-            log.warning("%s: %s", self.session, problem)
+            self._log_limiter.warn("request", f"{self.session}: {problem}")
             answer_refusal(stream, problem)
         except PolymuxError as problem:
             log.debug("%s: %s", stream, problem)
