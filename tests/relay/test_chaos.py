@@ -8,15 +8,21 @@ import stat
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.relay.chaos_peers import LOCAL, ask, echo, faulty, fill, open_named, rows_in
 
 import polymux
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.core.side import DIALER
 from polymux.metrics import prometheus_text
 from polymux.relay import BadRule, CannotRelay, ChaosProxy
 from polymux.relay.faults.connections import FaultyTransport
+from polymux.relay.faults.relayed import FaultyConnection
+from polymux.relay.faults.rules import RuleSet, parse_rule
+from polymux.relay.faults.streams import FaultyDirection
 
 DUPLEX = ("mplex", "nerdbank:version=1", "nerdbank", "yamux")
 WITH_CREDIT = ("nerdbank:version=2", "nerdbank", "yamux")
@@ -124,6 +130,34 @@ async def test_chunks_of_other_streams_overtake_a_reordered_one() -> None:
             await other.send(text)
             assert await other.receive() == text
         assert await reading == b"first"
+
+
+async def test_two_reordered_streams_that_pass_each_other_lose_no_chunk() -> None:
+    connection = FaultyConnection(RuleSet(), "mplex", lambda text: None)
+    stream = SimpleNamespace(
+        connection=connection, note=lambda *_: None, on_change=lambda: None,
+        on_direction_over=lambda _: None,
+    )  # fmt: skip
+    passed: list[list[bytes]] = [[], [], []]
+    directions = []
+    for got in passed:
+        direction = FaultyDirection(cast(Any, stream), DIALER)
+        direction.pump = cast(
+            Any, SimpleNamespace(forward=got.append, resume=lambda: None, source=None, bytes=0)
+        )
+        directions.append(direction)
+    for direction in directions[:2]:
+        direction.add(1, parse_rule("* : reorder chunks=1 time=20s"))
+        assert direction.read_limit() != 0  # the fault has begun
+    chunks = [b"%d" % number for number in range(3000)]
+    for chunk in chunks:
+        directions[0].content(chunk)
+        directions[1].content(chunk)
+    assert passed == [[], [], []]
+    directions[2].content(b"passes both")
+    assert passed == [chunks, chunks, [b"passes both"]]
+    for direction in directions:
+        direction.closed()
 
 
 @pytest.mark.parametrize("protocol", DUPLEX)
@@ -278,6 +312,92 @@ async def test_a_faulty_transport_tells_its_session_to_pause() -> None:
         assert held
         assert max(each.get_write_buffer_size() for each in held) < 2_000_000
         stream.abort()
+
+
+class SlowTransport:
+    """A transport that sends nothing until it is told to; its protocol counts calls."""
+
+    def __init__(self) -> None:
+        self.unsent = bytearray()
+        self.sent = bytearray()
+        self.calls: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        self.unsent += data
+
+    def send(self) -> None:
+        self.sent += self.unsent
+        self.unsent.clear()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_protocol(self) -> object:
+        return SimpleNamespace(
+            pause_writing=lambda: self.calls.append("pause"),
+            resume_writing=lambda: self.calls.append("resume"),
+        )
+
+
+def faulty_over(slow: SlowTransport, *rules: str) -> tuple[FaultyTransport, list[bytes]]:
+    """A faulty transport with rules, and what had been given on whenever it ended."""
+    ended: list[bytes] = []
+    transport = FaultyTransport(
+        cast(Any, slow), lambda _: ended.append(bytes(slow.unsent)), lambda _: None
+    )
+    for number, text in enumerate(rules, 1):
+        transport.add(number, parse_rule(text))
+    return transport, ended
+
+
+async def test_a_faulty_transport_gives_a_full_transport_nothing_more() -> None:
+    slow = SlowTransport()
+    transport, _ = faulty_over(slow, "* : slow_close delay=1")
+    content = bytes(range(250)) * 4000
+    transport.write(content[:500_000])
+    assert len(slow.unsent) < 262_144  # the least at which a transport pauses its session
+    assert slow.calls == ["pause"]
+    transport.write(content[500_000:])  # as a session that was resumed by somebody else
+    assert len(slow.unsent) < 262_144
+    assert slow.calls == ["pause", "pause"]
+    async with asyncio.timeout(20):
+        while len(slow.sent) < len(content):
+            assert len(slow.unsent) < 262_144
+            slow.send()
+            await asyncio.sleep(0.001)
+    assert slow.sent == content
+    assert slow.calls == ["pause", "pause", "resume"]
+    transport.release()
+
+
+@pytest.mark.parametrize(
+    ("rules", "given"),
+    [
+        (["* : limit_data bytes=5"], b"01234"),
+        (["* : limit_data bytes=10"], b"0123456789"),
+        (["* : limit_data bytes=12"], b"0123456789ab"),
+        (["* : limit_data bytes=0"], b""),
+        (["* : latency latency=20", "* : limit_data bytes=5"], b"01234"),
+        (["* : limit_data bytes=5", "* : latency latency=20"], b"01234"),
+        (["* : slicer 2 delay=1000", "* : limit_data bytes=5"], b"01234"),
+    ],
+)
+async def test_limited_data_ends_the_connection_behind_the_last_byte(
+    rules: list[str], given: bytes
+) -> None:
+    slow = SlowTransport()
+    transport, ended = faulty_over(slow, *rules)
+    for data in (b"0123456789", b"abcdefghij", b"klm"):
+        transport.write(data)
+    async with asyncio.timeout(20):
+        await until(lambda: ended)
+    assert ended == [given]
+    transport.write(b"late")
+    assert slow.unsent == given
+    transport.release()
 
 
 async def test_every_fault_is_a_comment_in_the_capture(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import polymux
 from polymux.capture import PcapngWriter
 from polymux.cli.demo.scenes import SCENES, Scene, record_scene
 from polymux.core.errors import CaptureError
-from polymux.core.side import ACCEPTOR, DIALER
+from polymux.core.side import ACCEPTOR, DIALER, NEITHER_SIDE
 from polymux.record import Recorder
 from polymux.relay.replay import CannotReplay, Recording, load_recordings, parse_pace, replay
 from polymux.relay.replay import script as script_module
-from polymux.relay.replay.script import Deed, make_script
+from polymux.relay.replay.script import Deed, Event, RecordedStream, make_script
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 RUNS = 100 if SOAK else 2
@@ -238,6 +238,44 @@ async def test_a_peer_that_does_not_answer_is_given_up(
             found = await replay(recording, server.url, pace="causal", answer_timeout=0.3)
     assert not found.is_equal
     assert any(text.startswith("waited in vain for ") for text in found.differences)
+
+
+async def test_what_the_recording_does_not_have_is_no_progress(
+    demo: dict[str, tuple[Scene, Path]],
+) -> None:
+    async def chatter(session: polymux.Session) -> None:
+        stream = await session.open("heartbeat")
+        while True:
+            await stream.send(b"tick")
+            await asyncio.sleep(0.02)
+
+    recording = only_recording(demo["five streams side by side"][1])
+    async with polymux.serve(chatter, LOCAL, protocol="mplex") as server:
+        async with asyncio.timeout(10):
+            found = await replay(recording, server.url, pace="causal", answer_timeout=0.3)
+    assert any(text.startswith("waited in vain for ") for text in found.differences)
+
+
+async def test_an_acceptor_that_cannot_speak_the_recording_says_so() -> None:
+    seeded = RecordedStream("s0", 0, NEITHER_SIDE, b"")
+    seeded.content[0].extend(b"hello")
+    recording = Recording("x", "nerdbank", [seeded], [Event(Deed.SEND, DIALER, 0, b"hello", 0.0)])
+    url = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    async with asyncio.timeout(10):
+        running = asyncio.ensure_future(replay(recording, url, side=ACCEPTOR, pace="causal"))
+        session = await polymux.connect(url, protocol="nerdbank", wait=10)
+        with pytest.raises(CannotReplay, match="seeded channel 0"):
+            await running
+        await session.wait_closed()
+
+
+async def test_an_acceptor_to_whom_no_dialer_comes_gives_up(
+    demo: dict[str, tuple[Scene, Path]],
+) -> None:
+    recording = only_recording(demo["five streams side by side"][1])
+    async with asyncio.timeout(10):
+        with pytest.raises(polymux.Unreachable, match=r"no dialer came within 0\.1 s"):
+            await replay(recording, LOCAL, side=ACCEPTOR, answer_timeout=0.1)
 
 
 async def test_a_peer_that_goes_away_ends_the_replay(demo: dict[str, tuple[Scene, Path]]) -> None:

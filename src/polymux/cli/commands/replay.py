@@ -63,7 +63,8 @@ SIDES = {"dialer": DIALER, "acceptor": ACCEPTOR}
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
-    help="Seconds without any progress after which an answer is not awaited any longer.",
+    help="Seconds without any progress after which an answer, or the dialer with --as acceptor, is "
+    "not awaited any longer.",
 )  # fmt: skip
 @click.option("--record", "record_to", help="Also record the replay to this new capture (pcapng).")
 @keys_option

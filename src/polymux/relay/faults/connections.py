@@ -19,11 +19,18 @@ from polymux.relay.faults.rules import FaultRule
 
 MAX_WAITING_BYTES: Final = 262_144  # then the session is told to pause
 RESUME_BYTES: Final = 65_536
+# Given to the transport before it has sent them. Less than its own limit, so that it never pauses
+# or resumes the session while bytes wait here.
+MAX_UNSENT_BYTES: Final = 131_072
+FULL_RETRY_SECONDS: Final = 0.005  # until the transport may have room again
 BANDWIDTH_STEP_SECONDS: Final = 0.01
 LINGER_NONE: Final = struct.pack("ii", 1, 0)  # closing sends a RST
 
+REACHED: Final = -1  # as what a limit still allows: it is behind
+CUT: Final = b""  # a fault ends the connection here
+
 Waiting = tuple[float, bytes | None]
-"""Bytes, or None for the end, and the loop time at which they go on."""
+"""Bytes, None for the end or CUT, and the loop time at which they go on."""
 
 
 class ConnectionFault:
@@ -205,16 +212,19 @@ class FaultyTransport:
         shaped: list[Waiting] = []
         for due, data in pieces:
             allowed = self._limits.get(fault.number)
+            if allowed is not None and allowed < 0:
+                continue  # the limit was reached before
+            if not data:
+                shaped.append((due, data))
+                continue
             if allowed is not None:
-                data = (data or b"")[:allowed]
-                self._limits[fault.number] = allowed - len(data)
+                data = data[:allowed]
+                allowed -= len(data)
+                self._limits[fault.number] = allowed or REACHED
             if data:
                 shaped += fault.shape(data, due)
-        if self._limits.get(fault.number) == 0:
-            self._limits[fault.number] = -1
-            self._loop.call_soon(self._on_end, False)
-        elif self._limits.get(fault.number) == -1:
-            return []
+            if allowed == 0:
+                shaped.append((due, CUT))
         return shaped
 
     def _queue(self, pieces: list[Waiting]) -> None:
@@ -224,7 +234,8 @@ class FaultyTransport:
             self._waiting.append((due, data))
             self._waiting_bytes += len(data or b"")
         self._flush()
-        if self._waiting_bytes > MAX_WAITING_BYTES and not self._paused:
+        if self._waiting_bytes > MAX_WAITING_BYTES:
+            # Also if it is paused already: the transport may have resumed it since.
             self._paused = True
             self._protocol().pause_writing()
 
@@ -243,10 +254,21 @@ class FaultyTransport:
             self._timer = None
         now = self._loop.time()
         while self._waiting and self._waiting[0][0] <= now:
-            _, data = self._waiting.popleft()
-            if data is not None:
-                self._waiting_bytes -= len(data)
-                self._transport.write(data)
+            due, data = self._waiting[0]
+            if data:
+                room = MAX_UNSENT_BYTES - self._transport.get_write_buffer_size()
+                if room <= 0:
+                    break
+                self._waiting_bytes -= min(room, len(data))
+                if len(data) > room:
+                    self._waiting[0] = due, data[room:]
+                else:
+                    self._waiting.popleft()
+                self._transport.write(data[:room])
+                continue
+            self._waiting.popleft()
+            if data == CUT:
+                self._loop.call_soon(self._on_end, False)
             elif self._closing:
                 self._stop()
                 self._transport.close()
@@ -254,7 +276,10 @@ class FaultyTransport:
             elif self._transport.can_write_eof():
                 self._transport.write_eof()
         if self._waiting:
-            self._timer = self._loop.call_at(self._waiting[0][0], self._flush)
+            due = self._waiting[0][0]
+            self._timer = self._loop.call_at(
+                due if due > now else now + FULL_RETRY_SECONDS, self._flush
+            )
         if self._paused and self._waiting_bytes < RESUME_BYTES:
             self._paused = False
             self._protocol().resume_writing()

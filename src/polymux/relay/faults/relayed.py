@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -65,6 +65,8 @@ class FaultyConnection:
         self.sessions: tuple[Session, ...] = ()  # with the dialer and with the upstream
         self.passed = [0, 0]
         self.reorders: tuple[list[Reorder], list[Reorder]] = ([], [])
+        self._news: deque[tuple[FaultyDirection, int]] = deque()  # passed chunks, not yet told
+        self._telling = False
         self._streams: dict[FaultyStream, None] = {}  # open ones, in the order of opening
         self._known: dict[int, FaultRule] = {}
         self._matched: Counter[int] = Counter()  # streams that a rule has matched, by its number
@@ -98,6 +100,28 @@ class FaultyConnection:
 
     def forget(self, stream: FaultyStream) -> None:
         self._streams.pop(stream, None)
+
+    def chunk_passed(self, direction: FaultyDirection) -> None:
+        """A chunk was passed on: count it, and tell the faults of other streams that wait for it.
+
+        What they let go on is counted inside this call, and told by its one loop.
+        """
+        sender = direction.sender
+        self.passed[sender] += 1
+        if not self.reorders[sender]:
+            return
+        self._news.append((direction, self.passed[sender]))
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._news:
+                direction, passed = self._news.popleft()
+                for reorder in list(self.reorders[direction.sender]):
+                    if reorder.direction is not direction:
+                        reorder.on_passed(passed)
+        finally:
+            self._telling = False
 
     def note(self, number: int, rule: FaultRule, label: str) -> None:
         """A fault has its effect on the stream with this label."""

@@ -562,8 +562,4 @@ class FaultyDirection(Filter):
     def _pass(self, data: bytes) -> None:
         self.pump.forward(data)
         self.stream.on_change()
-        connection = self.stream.connection
-        passed = connection.passed[self.sender] = connection.passed[self.sender] + 1
-        for reorder in list(connection.reorders[self.sender]):
-            if reorder.direction is not self:
-                reorder.on_passed(passed)
+        self.stream.connection.chunk_passed(self)

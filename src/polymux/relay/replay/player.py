@@ -125,13 +125,15 @@ class Player:
             self._timer.cancel()
 
     def note(self, stream: int, deed: Deed, amount: int = 1) -> None:
-        """The live peer has done something."""
+        """The live peer has done something; what the recorded one did not do is no progress."""
         key = (stream, deed)
         before = self.progress.get(key, 0)
         self.progress[key] = before + amount
-        if before < self.script.expected.get(key, 0) <= before + amount:
-            self._unmet -= 1
-        self.last_progress_at = self._loop.time()
+        expected = self.script.expected.get(key, 0)
+        if before < expected:
+            self.last_progress_at = self._loop.time()
+            if expected <= before + amount:
+                self._unmet -= 1
         self.advance()
 
     def missing_needs(self, needs: tuple[tuple[int, Deed, int], ...]) -> list[str]:

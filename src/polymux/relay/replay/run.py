@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from polymux.aio import connect, serve
+from polymux.aio.connect import Unreachable
 from polymux.aio.hooks import RecorderFactory
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
@@ -122,11 +123,14 @@ async def replay(
         side: The side to speak, DIALER or ACCEPTOR.
         pace: A `Pace`, or text as for `parse_pace`.
         protocol: Protocol string; that of the recording by default.
-        answer_timeout: Seconds without progress after which an answer is not awaited any longer.
+        answer_timeout: Seconds without progress after which an answer is not awaited any longer; as
+            ACCEPTOR also those after which no dialer is.
         tls, server_hostname, limits, timeouts, recorder: As for `polymux.connect` and `serve`.
 
     Raises:
-        PolymuxError: There is no session: the peer cannot be reached, or the URL is invalid.
+        PolymuxError: There is no session: the peer cannot be reached, no dialer has come, or the
+            URL is invalid.
+        CannotReplay: The session has not the channels of the recording that neither side opens.
     """
     script = make_script(recording, side)
     chosen = parse_pace(pace) if isinstance(pace, str) else pace
@@ -139,20 +143,33 @@ async def replay(
         )  # fmt: skip
         await run_script(session, script, chosen, log, answer_timeout)
         return compare(script, log)
+    came = asyncio.Event()
     ran: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def handle(session: Session) -> None:
-        if log.seconds or ran.done():
+        if came.is_set():
             session.abort("one session is replayed at a time")
             return
-        log.seconds = -1.0  # taken
-        await run_script(session, script, chosen, log, answer_timeout)
-        if not ran.done():
-            ran.set_result(None)
+        came.set()
+        try:
+            await run_script(session, script, chosen, log, answer_timeout)
+        except Exception as problem:
+            if not ran.done():
+                ran.set_exception(problem)
+        else:
+            if not ran.done():
+                ran.set_result(None)
 
     async with await serve(
         handle, url, protocol=name, tls=tls, limits=limits, timeouts=timeouts, recorder=recorder
     ):
+        try:
+            await asyncio.wait_for(came.wait(), answer_timeout)
+        except TimeoutError:
+            raise Unreachable(
+                f"{url}: no dialer came within {answer_timeout:g} s; start it in this time, or "
+                "give a longer timeout"
+            ) from None
         await ran
     return compare(script, log)
 
@@ -160,13 +177,22 @@ async def replay(
 async def run_script(
     session: Session, script: Script, pace: Pace, log: RunLog, answer_timeout: float
 ) -> None:
-    """Do the actions of a script on a session, then close it."""
+    """Do the actions of a script on a session, then close it.
+
+    Raises:
+        CannotReplay: The session has not the channels that neither side opens; it is aborted.
+    """
     player = Player(script, pace, log)
     keeps_ids = isinstance(session, MinmuxSession)
     recorded = RecordingEnd(script, player, log, keeps_ids)
     relay = Relay(recorded, live_end(session, script, recorded))
     began = session.loop.time()
-    seeded = relay_seeded(session, script, recorded)
+    try:
+        seeded = relay_seeded(session, script, recorded)
+    except CannotReplay:
+        session.abort("it cannot be replayed")
+        await session.wait_closed()
+        raise
     running = asyncio.ensure_future(relay.run())
     try:
         recorded.start()
