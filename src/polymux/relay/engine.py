@@ -113,10 +113,10 @@ class Relay:
     async def run(self) -> None:
         """Relay until one end is over and its streams are done, then close both.
 
-        When one end is over, no stream is taken any more. What the other end has not taken within
-        `linger` seconds (LINGER_SECONDS by default) is aborted, so that a peer that does not read
-        cannot keep the relay. A filter may hold content for longer, as long as there is room for
-        it.
+        When one end is over, no stream is taken any more. A stream of which the other end takes
+        nothing for `linger` seconds (LINGER_SECONDS by default) is aborted, so that a peer that
+        does not read cannot keep the relay. A filter may hold content for longer, as long as there
+        is room for it.
 
         If cancelled, open streams are aborted and both ends are closed at once.
         """
@@ -167,6 +167,7 @@ class Relay:
 
     async def _wait_done(self) -> None:
         """Wait until no stream is left; abort those that stand still for too long."""
+        moved = {relayed: relayed.bytes_moved for relayed in self.streams}
         while self.streams or self._opening:
             try:
                 async with asyncio.timeout(self._linger):
@@ -175,7 +176,9 @@ class Relay:
                 for task in self._opening:
                     task.cancel()
                 for relayed in list(self.streams):
-                    if self._filters is None or relayed.is_stalled:
+                    before, moved[relayed] = moved.get(relayed), relayed.bytes_moved
+                    stands_still = before == moved[relayed]
+                    if stands_still and (self._filters is None or relayed.is_stalled):
                         relayed.abort_both(LOST_REASON)
 
     async def _wait_idle(self) -> None:

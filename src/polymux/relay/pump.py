@@ -279,6 +279,11 @@ class RelayedStream:
         backward = self.backward
         return self.forward.stalled_at > 0 or (backward is not None and backward.stalled_at > 0)
 
+    @property
+    def bytes_moved(self) -> int:
+        """Content that was read, in both directions."""
+        return self.forward.bytes + (0 if self.backward is None else self.backward.bytes)
+
     def start(self) -> None:
         """Begin to move content."""
         near, far = self.near, self.far
