@@ -314,6 +314,24 @@ async def test_a_faulty_transport_tells_its_session_to_pause() -> None:
         stream.abort()
 
 
+async def test_a_faulty_pipe_to_a_child_that_does_not_read_pauses_its_session(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        ChaosProxy(
+            LOCAL, "exec:sleep 60", protocol="mplex", rules=["* : slow_close 1"], timeouts=BRIEF
+        ) as proxy,
+    ):
+        client = await polymux.connect(proxy.url, protocol="mplex", timeouts=BRIEF)
+        stream = await client.open("work")
+        with pytest.raises(TimeoutError):
+            await fill(stream, 0.3)
+        assert client.failure is None
+        client.abort()
+    assert "NotImplementedError" not in caplog.text
+
+
 class SlowTransport:
     """A transport that sends nothing until it is told to; its protocol counts calls."""
 

@@ -73,6 +73,9 @@ class PipePairTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return int(self._writer.get_write_buffer_size())
 
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._session
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
