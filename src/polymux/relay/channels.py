@@ -23,6 +23,9 @@ from polymux.protocols.omnistreams.payloads import DEFAULT_CHUNK_SIZE
 from polymux.relay.traits import Traits
 
 ALL: Final = -1  # as the size of a read: everything there is
+# Taken from a channel at once, and the room that is waited for: streams that share a full
+# connection take turns.
+MAX_PIECE_BYTES = 262144
 
 # Why a channel takes no more content; the words of the table `stalls`.
 NO_CREDIT: Final = "no-credit"  # the peer has not given credit for more
@@ -200,7 +203,7 @@ class StreamChannel(Channel):
         return stream.send_would_block()
 
     def wait_for_room(self) -> None:
-        self.stream.call_when_writable(self._on_writable)
+        self.stream.call_when_writable(self._on_writable, MAX_PIECE_BYTES)
 
     def _on_writable(self) -> None:
         if self._on_room is not None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from polymux.core.errors import PolymuxError, StreamEnded
-from polymux.relay.channels import ALL, LOST_REASON, Channel
+from polymux.relay.channels import ALL, LOST_REASON, MAX_PIECE_BYTES, Channel
 
 
 class Filter:
@@ -118,14 +118,14 @@ class Pump:
                     self._wait_for_room()
                     return
                 if filter is None:
-                    data = source.take()
+                    data = source.take(MAX_PIECE_BYTES)
                     self.bytes += len(data)
                     sink.put(data)
                     continue
                 limit = filter.read_limit()
                 if limit == 0:
                     return
-                data = source.take(limit)
+                data = source.take(MAX_PIECE_BYTES if limit == ALL else min(limit, MAX_PIECE_BYTES))
                 self.bytes += len(data)
                 filter.content(data)
                 if self.finished:

@@ -135,16 +135,21 @@ class Stream(StreamBase):
             finally:
                 self._remove_waiting_sender(waiter)
 
-    def call_when_writable(self, callback: Callable[[], None]) -> None:
+    def call_when_writable(self, callback: Callable[[], None], size: int = 0) -> None:
         """Call `callback` once in the event loop, when `send` may no longer have to wait.
 
         It is also called when the stream or the session ends.
+
+        Args:
+            callback: What to call.
+            size: How many bytes will be sent then. Of the streams that wait for room in the
+                session's send buffer, only as many are called at a time as have room.
         """
         session = self.session
         if not self.send_would_block():
             session.loop.call_soon(callback)
             return
-        waiter = self._add_waiting_sender(0)
+        waiter = self._add_waiting_sender(size)
 
         def woken(_: asyncio.Future[None]) -> None:
             self._remove_waiting_sender(waiter)
