@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from rich.console import Console
 from tests.spark.random_captures import conversations, record, without_spark
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def invoke(command: click.Command, arguments: list[str]) -> Result:
+    """Run a command as the group does: click keeps the names of the help option in the command."""
+    return CliRunner().invoke(command, arguments, help_option_names=["-h", "--help"])
+
+
 @pytest.fixture
 def capture(tmp_path: Path) -> str:
     path = tmp_path / "all.pcapng"
@@ -43,7 +49,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(session, "spark_session", started)
-    done = CliRunner().invoke(analyze, list(arguments))
+    done = invoke(analyze, list(arguments))
     assert done.exit_code != 0
     if isinstance(done.exception, PolymuxError):
         return str(done.exception)
@@ -98,7 +104,7 @@ def test_settings_master_and_memory_reach_the_session(
         raise Enough
 
     monkeypatch.setattr(session, "spark_session", started)
-    done = CliRunner().invoke(
+    done = invoke(
         analyze,
         [capture, "--out", str(tmp_path / "t"), "--master", "spark://head:7077", "--memory", "2g",
          "--conf", "spark.executor.memory=3g", "--conf", "spark.a=b=c"],
@@ -129,7 +135,7 @@ def test_no_name_of_a_file_is_obeyed_by_the_terminal(
 def test_the_command_uses_the_running_session_and_leaves_it_running(
     spark: "SparkSession", capture: str, tmp_path: Path
 ) -> None:
-    done = CliRunner().invoke(analyze, [capture, "--out", str(tmp_path / "t"), "--no-report"])
+    done = invoke(analyze, [capture, "--out", str(tmp_path / "t"), "--no-report"])
     assert done.exit_code == 0, done.output
     assert "conservation: every byte of every session is accounted for" in done.output
     assert "4 sessions" in done.output
@@ -139,11 +145,11 @@ def test_the_command_uses_the_running_session_and_leaves_it_running(
 def test_the_report_is_that_of_the_captures_without_spark_which_the_command_mentions(
     spark: "SparkSession", capture: str, tmp_path: Path
 ) -> None:
-    done = CliRunner().invoke(analyze, [capture, "--out", str(tmp_path / "t")])
+    done = invoke(analyze, [capture, "--out", str(tmp_path / "t")])
     assert done.exit_code == 0, done.output
     assert f"are quick without Spark: polymux report {capture}\n" in done.stderr
     page = tmp_path / "page.html"
-    assert CliRunner().invoke(report, [capture, "-o", str(page)]).exit_code == 0
+    assert invoke(report, [capture, "-o", str(page)]).exit_code == 0
     assert page.read_bytes() == (tmp_path / "t" / "report.html").read_bytes()
 
 
@@ -178,8 +184,8 @@ def test_content_is_its_owners_alone_and_findings_fail_if_asked(
     try:
         out = str(tmp_path / "t")
         asked = [str(path), "--out", out, "--content", "--no-report", "--protocol", "mplex"]
-        assert CliRunner().invoke(analyze, asked).exit_code == 0
-        done = CliRunner().invoke(analyze, [*asked, "--fail-on", "violations"])
+        assert invoke(analyze, asked).exit_code == 0
+        done = invoke(analyze, [*asked, "--fail-on", "violations"])
     finally:
         os.umask(former)
     assert done.exit_code == 1, done.output
