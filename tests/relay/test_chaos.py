@@ -1,4 +1,4 @@
-"""The chaos proxy: what each fault does, and that it leaves nothing behind and nobody waiting."""
+"""The chaos proxy: what each fault does, and that it leaves nothing behind and no peer waiting."""
 
 import asyncio
 import contextlib
@@ -329,6 +329,7 @@ async def test_a_faulty_pipe_to_a_child_that_does_not_read_pauses_its_session(
             await fill(stream, 0.3)
         assert client.failure is None
         client.abort()
+    # asyncio's transports raise it in a callback, for which a test has only the log
     assert "NotImplementedError" not in caplog.text
 
 
@@ -378,7 +379,7 @@ async def test_a_faulty_transport_gives_a_full_transport_nothing_more() -> None:
     transport.write(content[:500_000])
     assert len(slow.unsent) < 262_144  # the least at which a transport pauses its session
     assert slow.calls == ["pause"]
-    transport.write(content[500_000:])  # as a session that was resumed by somebody else
+    transport.write(content[500_000:])  # as a session that the transport has resumed
     assert len(slow.unsent) < 262_144
     assert slow.calls == ["pause", "pause"]
     async with asyncio.timeout(20):

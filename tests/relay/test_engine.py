@@ -203,7 +203,7 @@ async def test_a_filter_changes_holds_and_ends_one_direction_of_one_stream() -> 
 
 async def test_a_rejected_offer_is_rejected_to_its_opener_with_the_reason() -> None:
     async with asyncio.timeout(TIMEOUT), relayed_sessions("nerdbank", "nerdbank") as relayed:
-        opening = asyncio.create_task(open_stream(relayed.near, "nobody"))
+        opening = asyncio.create_task(open_stream(relayed.near, "refused"))
         far = relayed.far
         assert isinstance(far, polymux.NerdbankSession)
         (await far.next_offer()).abort("no such service")

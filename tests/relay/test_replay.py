@@ -140,6 +140,36 @@ async def test_the_acceptors_side_is_spoken_to_a_live_dialer(
     assert found.same_order
 
 
+async def test_a_message_is_spoken_whole_whatever_its_size(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    async def measure(session: polymux.Session) -> None:
+        stream = await session.accept()
+        async for message in stream:
+            sizes.append(len(message))
+        answer = await session.open()  # a stream of this protocol flows one way
+        await answer.end()
+
+    path = tmp_path / "messages.pcapng"
+    async with asyncio.timeout(TIMEOUT):
+        async with polymux.serve(measure, LOCAL, protocol="omnistreams") as server:
+            with PcapngWriter(str(path)) as sink:
+                recorder = Recorder(sink)
+                async with polymux.connect(
+                    server.url, protocol="omnistreams", recorder=recorder
+                ) as client:
+                    stream = await client.open()
+                    for size in (10, 300_000, 700_000):
+                        await stream.send(bytes(size))
+                    await stream.end()
+                    await (await client.accept()).receive_all()
+            live = sizes.copy()
+            sizes.clear()
+            found = await replay(only_recording(path, "omnistreams"), server.url, pace="causal")
+    assert found.is_equal, found.differences
+    assert live == sizes == [10, 300_000, 700_000]
+
+
 async def record_pings(path: Path, times: int, gap: float) -> None:
     """Record a client that sends `times` bytes, `gap` seconds apart, to an echoing server."""
     with PcapngWriter(str(path)) as sink:
@@ -290,7 +320,7 @@ async def test_a_peer_that_goes_away_ends_the_replay(demo: dict[str, tuple[Scene
     assert not found.is_equal
 
 
-async def test_nobody_at_the_url_is_an_error(demo: dict[str, tuple[Scene, Path]]) -> None:
+async def test_a_url_without_a_listener_is_an_error(demo: dict[str, tuple[Scene, Path]]) -> None:
     recording = only_recording(demo["five streams side by side"][1])
     with pytest.raises(polymux.Unreachable):
         await replay(recording, f"tcp://127.0.0.1:{free_ports(1)[0]}")

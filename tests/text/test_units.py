@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymux.text.units import duration_text, rate_text, size_text
+from polymux.text.units import duration_text, parse_bytes, rate_text, size_text
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 
@@ -54,3 +54,26 @@ def test_rates_have_a_unit_that_fits(size: int) -> None:
     number, unit = rate_text(size, SECOND).split()
     assert unit.endswith("bit/s")
     assert float(number) < 1000 or unit == "Gbit/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("64k", 65536),
+        ("64 KiB", 65536),
+        (" 2GB ", 2 << 30),
+        ("1t", 1 << 40),
+        ("12b", 12),
+        ("", None),
+        ("k", None),
+        ("-1", None),
+        ("1.5G", None),
+        ("1e9", None),
+        ("64 kilobytes", None),
+        ("9" * 17, None),
+    ],
+)
+def test_a_size_is_a_number_with_or_without_a_unit(text: str, size: int | None) -> None:
+    assert parse_bytes(text) == size

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import struct
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from polymux.aio.session.socket_options import configure_tcp_keepalive, stop_tls_read_ahead
+from polymux.aio.session.socket_options import (
+    configure_tcp_keepalive,
+    reset_on_close,
+    stop_tls_read_ahead,
+)
 from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 from polymux.core.limits import Timeouts
@@ -112,9 +114,7 @@ class ProxySide(asyncio.Protocol):
         """Reset the connection, because the other peer has reset its own."""
         if self.transport is None or self.closed:
             return
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset_on_close(self.transport)
         self.abort()
 
 

@@ -13,13 +13,14 @@ import random
 import ssl
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import cast
 
 from polymux.aio import connect, serve
 from polymux.aio.connect import Unreachable
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.server import Server
 from polymux.aio.session.session import Session
+from polymux.aio.session.socket_options import reset_on_close
 from polymux.capture.synthesis.tcp_connection import PacketSink
 from polymux.conform.notation.payload import FrameWords
 from polymux.conform.notation.selection import NOTATIONS
@@ -33,11 +34,7 @@ from polymux.relay.bridging import paired_ends
 from polymux.relay.ends import Arrival, SessionEnd
 from polymux.relay.engine import Relay, RelayStats
 from polymux.relay.faults.breaches import Place, Step
-from polymux.relay.faults.connections import (
-    ConnectionFault,
-    FaultyTransport,
-    send_reset_on_close,
-)
+from polymux.relay.faults.connections import ConnectionFault, FaultyTransport
 from polymux.relay.faults.control import ControlSocket
 from polymux.relay.faults.relayed import (
     FaultyConnection,
@@ -50,8 +47,6 @@ from polymux.relay.metrics import relay_families
 from polymux.relay.traits import CannotRelay
 
 log = logging.getLogger("polymux.relay")
-
-END_NAMES: Final = {True: "reset by polymux chaos", False: "ended by polymux chaos"}
 
 
 class ChaosProxy:
@@ -127,10 +122,7 @@ class ChaosProxy:
                 control, self.rules, lambda rule: check_rule(rule, protocol)
             )
         self._changeable = control is not None
-        delays = any(rule.kind.whole_connection for rule in self.rules.rules.values())
-        self._recorder = None
-        if sink is not None:
-            self._recorder = Recorder(sink, in_middle=delays or self._changeable)
+        self._recorder = None if sink is None else Recorder(sink, in_middle=self.may_delay)
         self._tls = tls
         self._upstream_tls = upstream_tls
         self._server_hostname = server_hostname
@@ -441,7 +433,7 @@ class ChaosLink:
         if transport is None or transport.is_closing():
             return
         if reset:
-            send_reset_on_close(transport)
+            reset_on_close(transport)
             if self.capture is not None:
                 self.capture.on_abort()
             transport.abort()

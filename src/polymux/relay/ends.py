@@ -59,7 +59,7 @@ class OfferedArrival(Arrival):
 
 
 def ignore_loss(what: str) -> None:
-    """Count nothing: the end belongs to no relay."""
+    """Count nothing: no relay asks for it."""
 
 
 class End(ABC):

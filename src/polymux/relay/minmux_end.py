@@ -1,4 +1,4 @@
-"""`MinmuxEnd`: the end of a Minmux session, whose streams nobody opens.
+"""`MinmuxEnd`: the end of a Minmux session, whose streams need no opening.
 
 A Minmux stream is an id. It is read once the reader has given credit for it, so the peer of a
 bridge often waits for that before it sends anything. Streams arrive here in three ways: their ids

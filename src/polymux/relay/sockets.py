@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-import struct
 from collections.abc import Awaitable, Callable
 from typing import cast
 
 from polymux.aio.connection_gate import Place
 from polymux.aio.errors import describe_os_error
-from polymux.aio.session.socket_options import peer_name, transport_info
+from polymux.aio.session.socket_options import peer_name, reset_on_close
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
 from polymux.relay.channels import ALL, SLOW_READER, Callback, Channel
 from polymux.relay.ends import Arrival, ArrivalQueue, End
 
 WRITE_BUFFER_BYTES = 262144  # written and not taken by the socket before the channel is full
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: drop what is unsent, and send a TCP reset
 
 
 class SocketChannel(Channel, asyncio.Protocol):
@@ -155,9 +151,7 @@ class SocketChannel(Channel, asyncio.Protocol):
         self.release()
         transport = self.transport
         if transport is not None and self._lost is None:
-            sock = transport_info(transport, "socket")
-            with contextlib.suppress(OSError, AttributeError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            reset_on_close(transport)
             transport.abort()
         return not reason
 

@@ -1,10 +1,11 @@
 # mypyc: compiled
-"""Durations, sizes and rates as text.
+"""Durations, sizes and rates as text, and sizes read from text.
 
 The only formatter of the project: the report's page (`dom.js`) prints the same text for the same
 number. A unit is chosen by the rounded value, so that 999.6 ms is `1 s` and never `1000 ms`.
 """
 
+import re
 from typing import Final
 
 from mypy_extensions import i64
@@ -13,6 +14,7 @@ KIB: Final = 1024
 MIB: Final = 1048576
 GIB: Final = 1073741824
 TIB: Final = 1099511627776
+SIZE_UNITS: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 
 
 def duration_text(ns: i64) -> str:
@@ -73,3 +75,9 @@ def format_number(value: float) -> str:
         return f"{int(value + 0.5)}"
     whole = tenths // 10
     return f"{whole}.{tenths % 10}" if tenths % 10 != 0 else f"{whole}"
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return a number of bytes, with or without a unit (65536, 64M, 2 GiB); None: it is none."""
+    match = re.fullmatch(r"(\d{1,16})\s*([kmgt]?)(i?b)?", text.strip().lower())
+    return None if match is None else int(match[1]) * SIZE_UNITS[match[2]]

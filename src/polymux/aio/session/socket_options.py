@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 import sys
 from typing import Any, cast
 
@@ -30,6 +31,14 @@ def peer_name(transport: asyncio.BaseTransport | None, fallback: str) -> str:
     """Return HOST:PORT of the peer, or `fallback` where the transport has no such address."""
     address = transport_info(transport, "peername")
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else fallback
+
+
+def reset_on_close(transport: asyncio.BaseTransport) -> None:
+    """Let the end of a TCP connection be a reset (RST): what is unsent is dropped."""
+    sock = transport_info(transport, "socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # the socket is gone
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def raw_socket_fd(transport: asyncio.Transport) -> int:

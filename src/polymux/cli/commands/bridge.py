@@ -19,7 +19,7 @@ from polymux.cli.support.peer_io import (
     open_recorder,
     origin_option,
 )
-from polymux.cli.support.signals import stop_event
+from polymux.cli.support.signals import first_of, stop_event
 from polymux.cli.support.tls_options import (
     LISTENING_TOKEN_HELP,
     allowed_clients,
@@ -129,13 +129,8 @@ def bridge(
                 raise click.UsageError(str(problem)) from None
             async with running:
                 warn(f"listening at {running.url} for {protocol_a}, relaying to {b}")
-                ended = [
-                    asyncio.ensure_future(running.wait_closed()),
-                    asyncio.ensure_future(stop.wait()),
-                ]
-                await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    task.cancel()
+                closed = asyncio.ensure_future(running.wait_closed())
+                await first_of(closed, asyncio.ensure_future(stop.wait()))
         return running
 
     print_result(asyncio.run(run()))

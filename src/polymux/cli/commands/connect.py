@@ -19,7 +19,6 @@ from polymux.aio import (
     Unreachable,
 )
 from polymux.aio import connect as dial
-from polymux.cli.support.output import warn
 from polymux.cli.support.peer_io import (
     ReceivedDataPrinter,
     input_pieces,
@@ -34,6 +33,7 @@ from polymux.cli.support.tls_options import (
     dialing_tls_options,
     read_token,
     token_option,
+    unverified_note,
     with_options,
 )
 from polymux.cli.support.waiting import WaitReporter
@@ -117,15 +117,13 @@ def connect(
         )
     token = read_token(token_file)
     trusted = dialing_context(url, ca, server_name, cert, key, insecure)
-    if insecure:
-        warn("warning: the peer's certificate is not verified")
     secret_source = secrets_context(keep_secrets, record_to, url, trusted)
     explicit = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
     client = StreamClient(name, texts, lines, accept, number, timeout, as_json)
 
     @asynccontextmanager
     async def connected() -> AsyncIterator[Session]:
-        note = "the peer's certificate was not verified" if insecure else ""
+        note = unverified_note(insecure)
         with open_recorder(record_to, verbose, note, secret_source) as recorder:
             async with dial(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,

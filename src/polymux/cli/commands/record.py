@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import re
 import ssl
 import sys
 from contextlib import suppress
@@ -47,18 +46,18 @@ from polymux.protocols.registry import parse_protocol
 from polymux.record.crash_recovery import recover_partial_captures
 from polymux.record.proxy import RecordingProxy
 from polymux.record.secret_log import SecretLog
+from polymux.text.units import parse_bytes
 
 NOT_VERIFIED_NOTE = "polymux: the upstream's certificate was not verified"
 SyncOption = float | Literal["none", "always"]
-SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_size(context: click.Context, param: click.Parameter, value: str) -> int:
     """Parse a number of bytes, with or without a unit: 65536, 64M, 2G."""
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
-    if match is None:
+    size = parse_bytes(value)
+    if size is None:
         raise click.BadParameter(f"{value!r} is no size; write bytes, or 64M, or 2G")
-    return int(match[1]) * SIZE_UNITS[match[2]]
+    return size
 
 
 def parse_sync(context: click.Context, param: click.Parameter, value: str) -> SyncOption:

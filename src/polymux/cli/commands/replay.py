@@ -25,6 +25,7 @@ from polymux.cli.support.tls_options import (
     dialing_tls_options,
     is_secure,
     listening_context,
+    unverified_note,
 )
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.text.units import duration_text
@@ -114,7 +115,7 @@ def replay(
 
     async def run_all() -> None:
         nonlocal equal
-        with open_recorder(record_to, False) as recorder:
+        with open_recorder(record_to, False, unverified_note(insecure)) as recorder:
             for number in range(1, runs + 1):
                 found = await run_replay(
                     recording, url, side=SIDES[speaker], pace=chosen,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import click
 
@@ -19,7 +18,7 @@ from polymux.cli.support.peer_io import (
     open_recorder,
 )
 from polymux.cli.support.queued_output import queued_output
-from polymux.cli.support.signals import stop_event
+from polymux.cli.support.signals import first_of, stop_event
 from polymux.cli.support.stall_reporter import StallReporter
 from polymux.cli.support.tls_options import (
     allowed_clients,
@@ -29,6 +28,7 @@ from polymux.cli.support.tls_options import (
     listening_tls_options,
     read_token,
     token_option,
+    unverified_note,
     with_options,
 )
 from polymux.core.errors import SessionClosed
@@ -202,14 +202,12 @@ def connect(
         raise click.UsageError("nothing to forward: give -L, -R or -D")
     token = read_token(token_file)
     trusted = dialing_context(url, ca, server_name, cert, key, insecure)
-    if insecure:
-        warn("warning: the peer's certificate is not verified")
     here = [*map(parse_local, local), *map(parse_dynamic, dynamic)]
     there = [*map(parse_remote, remote)]
 
     async def run() -> TunnelClient:
         stop = stop_event()
-        with open_recorder(record_to, False) as recorder:
+        with open_recorder(record_to, False, unverified_note(insecure)) as recorder:
             client = TunnelClient(
                 url, protocol=protocol, local=here, remote=there, token=token, tls=trusted,
                 server_hostname=server_name, timeout=timeout, give_up_after=give_up_after,
@@ -232,15 +230,6 @@ def connect(
     except (BadUrl, Unreachable, SessionClosed) as problem:
         raise type(problem)(with_options(str(problem))) from None
     print_result(done.stats)
-
-
-async def first_of(*tasks: asyncio.Future[Any]) -> None:
-    """Wait for the first of these, and cancel the others."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def print_result(stats: RelayStats) -> None:

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -32,6 +33,15 @@ def stop_event() -> asyncio.Event:
         with suppress(NotImplementedError):  # without support, the signal ends the process
             loop.add_signal_handler(number, stop.set)
     return stop
+
+
+async def first_of(*tasks: asyncio.Future[Any]) -> None:
+    """Wait for the first of these, and cancel the others."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 @contextmanager

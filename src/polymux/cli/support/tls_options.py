@@ -146,7 +146,14 @@ def dialing_context(
             "--insecure": insecure,
         },
     )
+    if insecure:
+        click.echo("warning: the peer's certificate is not verified", err=True)
     return tls.client_context(ca, insecure=insecure, cert=cert, key=key)
+
+
+def unverified_note(insecure: bool) -> str:
+    """Return the comment for captures of sessions with a peer that was not verified; or ""."""
+    return "the peer's certificate was not verified" if insecure else ""
 
 
 # The library's remedies name its arguments: in commands that connect they are options.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -24,7 +22,6 @@ RESUME_BYTES: Final = 65_536
 MAX_UNSENT_BYTES: Final = 131_072
 FULL_RETRY_SECONDS: Final = 0.005  # until the transport may have room again
 BANDWIDTH_STEP_SECONDS: Final = 0.01
-LINGER_NONE: Final = struct.pack("ii", 1, 0)  # closing sends a RST
 
 REACHED: Final = -1  # as what a limit still allows: it is behind
 CUT: Final = b""  # a fault ends the connection here
@@ -299,10 +296,3 @@ class FaultyTransport:
         """The connection is gone: cancel all timers."""
         self._closing = True
         self._stop()
-
-
-def send_reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """Let the closing of a TCP transport reset the connection."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)

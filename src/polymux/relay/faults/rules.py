@@ -21,8 +21,8 @@ from typing import Final
 
 from polymux.core.errors import PolymuxError
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.text.units import parse_bytes
 
-SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 MAX_SECONDS: Final = 86_400.0
 MAX_SIZE: Final = 1 << 50
@@ -342,10 +342,10 @@ def parse_time(value: str, where: str, unit: str) -> float:
 
 def parse_size(value: str, where: str) -> int:
     """Bytes."""
-    match = re.fullmatch(r"(\d{1,16})([bkmg]?)(?:i?b)?", value.lower())
-    if match is None or int(match[1]) * SIZE_UNITS[match[2]] > MAX_SIZE:
+    size = parse_bytes(value)
+    if size is None or size > MAX_SIZE:
         raise BadRule(f"{where}={value!r} is not {SIZE}")
-    return int(match[1]) * SIZE_UNITS[match[2]]
+    return size
 
 
 def parse_count(value: str, where: str) -> int:

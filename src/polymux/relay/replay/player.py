@@ -224,7 +224,6 @@ class RecordedChannel(Channel):
         self._number = number
         self._run = end.run_of(number)
         self._ready: deque[tuple[float, Action]] = deque()  # with the planned time
-        self._offset = 0  # of the first ready action's content
         self._ending = ""
         self._abort_reason = ""
         self._on_change: Callable[[], None] | None = None
@@ -254,14 +253,9 @@ class RecordedChannel(Channel):
         return bool(self._ready)
 
     def take(self, size: int = ALL) -> bytes:
-        planned, action = self._ready[0]
-        data = action.event.data[self._offset :]
-        if size != ALL and size < len(data):
-            self._offset += size
-            data = data[:size]
-        else:
-            self._ready.popleft()
-            self._offset = 0
+        """Return what the recorded side sent in one frame, whatever its size."""
+        planned, action = self._ready.popleft()
+        data = action.event.data
         self._run.sent += len(data)
         self._sent_at = self._end.on_sent(action, planned)
         return data

@@ -21,7 +21,7 @@ from polymux.capture import read_sessions
 from polymux.core.errors import CaptureError, PolymuxError, SessionClosed
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER, NEITHER_SIDE
-from polymux.relay.ends import End, SessionEnd
+from polymux.relay.ends import End, SessionEnd, ignore_loss
 from polymux.relay.engine import Relay
 from polymux.relay.minmux_end import MinmuxEnd
 from polymux.relay.pump import RelayedStream
@@ -283,7 +283,3 @@ def relay_seeded(session: Session, script: Script, recorded: RecordingEnd) -> li
 
 def ignore_done(relayed: RelayedStream) -> None:
     """The replay itself knows when its streams are done."""
-
-
-def ignore_loss(what: str) -> None:
-    """A live session expresses what its recording does."""

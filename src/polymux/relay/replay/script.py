@@ -290,7 +290,7 @@ def recorded_stream(state: StreamState) -> RecordedStream:
 
 
 def make_event(found: RecordedEvent, number: int, began: int) -> Event | None:
-    """The event of a deed; None for the appearance of a stream that nobody opens."""
+    """The event of a deed; None for the appearance of a stream that neither side opens."""
     sender = found.sender
     if found.kind == OPENED and found.stream is not None:
         if found.stream.opener > 1:

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from polymux.core.errors import PolymuxError
+from polymux.text.units import parse_bytes
 
 MIB = 1 << 20
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
@@ -16,10 +16,10 @@ def parse_size(text: str) -> int:
     Raises:
         PolymuxError: The text is not a size.
     """
-    found = re.fullmatch(r"(\d{1,12})([kmgt])b?", text.strip().lower())
-    if found is None:
+    size = parse_bytes(text)
+    if size is None or text.strip().isdigit():
         raise PolymuxError(f"memory {text!r} is not a size; write for example 512m or 2g")
-    return int(found[1]) * _UNITS[found[2]]
+    return size
 
 
 def available_memory(
