@@ -46,7 +46,9 @@ class CallTaskRunner(SessionComponent["StreamuxSession"]):
                 async for call in session.calls:
                     await self._start(call)
             while self._tasks:
-                await wait_done(session.runtime, next(iter(self._tasks)))
+                task = next(iter(self._tasks))
+                await wait_done(session.runtime, task)
+                self._tasks.discard(task)  # its callback may not have run yet
         except BaseException:
             tasks = list(self._tasks)
             for task in tasks:
