@@ -11,8 +11,8 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session
-from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
 from polymux.aio.transports import memory
+from polymux.core.send_scheduler import SESSION_SEND_BUFFER_BYTES
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 

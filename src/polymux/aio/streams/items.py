@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from polymux.aio.arguments import check_amount
 from polymux.aio.errors import copy_of
-from polymux.aio.streams.duplex import (
-    SESSION_SEND_BUFFER_BYTES,
-    STREAM_SEND_BUFFER_BYTES,
-    BytesLike,
-    Stream,
-    copied_bytes,
-)
+from polymux.aio.streams.duplex import BytesLike, Stream, copied_bytes
 from polymux.aio.streams.fast_paths import try_send_items
 from polymux.aio.streams.messages import PieceStream
 from polymux.core.errors import (
@@ -343,14 +337,10 @@ class ItemSender(ItemStream):
 
     def _is_send_full(self) -> bool:
         """Whether a send buffer is full; not if queued items wait for credit that cannot come."""
-        buffers = self.buffers
         return (
             self.send_error is None
             and self.own_half.state == OPEN
-            and (
-                buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-                or self.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-            )
+            and self.endpoint.scheduler.lacks_room(self.buffers)
             and not self.is_starved()
         )
 
