@@ -69,6 +69,9 @@ class SendScheduler:
         self.ready_bytes: i64 = 0  # queued bytes of the ready streams; not of those without credit
         # Several streams wait for room: each queues no more than its `queue_grant`.
         self.contended: bool = False
+        self.room_share: i64 = (
+            STREAM_SEND_BUFFER_BYTES  # granted at a time, for each unit of weight
+        )
         self.writer: BytesWriter = BytesWriter()
         self.chunks: list[bytes] = []  # encoded; what is in `writer` follows
         self.report_blocked: bool = False  # collect streams without credit in `blocked_streams`
@@ -108,12 +111,14 @@ class SendScheduler:
     def grant_room(self, buffers: StreamBuffers) -> i64:
         """Let a stream that waits queue one more share, in proportion to its weight.
 
+        `room_time` then is later by the same for all: the stream with the earliest is next.
+        The heaviest stream fills its buffer with one, unless it is heavier than 16.
+
         Returns:
             How many bytes it may queue now; 0 if it has queued more than it was granted before.
         """
-        share = buffers.weight * QUANTUM_BYTES
-        if buffers.queue_grant < STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes:
-            buffers.queue_grant += share
+        buffers.queue_grant += buffers.weight * self.room_share
+        buffers.room_time += self.room_share
         return self.granted_room(buffers)
 
     def granted_room(self, buffers: StreamBuffers) -> i64:
@@ -172,6 +177,10 @@ class SendScheduler:
         buffers.weight = weight
         if buffers.share_left > weight * QUANTUM_BYTES:
             buffers.share_left = weight * QUANTUM_BYTES
+        while (
+            self.room_share > QUANTUM_BYTES and weight * self.room_share > STREAM_SEND_BUFFER_BYTES
+        ):
+            self.room_share //= 2
 
     def discard_outgoing(self, buffers: StreamBuffers) -> None:
         """Drop what is queued on this stream, its end included."""

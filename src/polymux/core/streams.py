@@ -165,6 +165,7 @@ class StreamBuffers:
         "queue_grant",
         "queued_bytes",
         "received",
+        "room_time",
         "round",
         "scheduled",
         "share_left",
@@ -190,6 +191,7 @@ class StreamBuffers:
         self.share_left: i64 = 0  # bytes of that share; negative: owed by the next shares
         # Bytes it may queue while streams wait for room; some at first, for a short message:
         self.queue_grant: i64 = FIRST_QUEUE_GRANT
+        self.room_time: i64 = 0  # bytes granted for each unit of its weight, as a time; see there
         self.marked_readable: bool = False  # is in `ReceiveQueue.readable_streams`
         self.aborted: bool = False  # an abort is queued, sent or was received
         self.discarding: bool = False  # the application reads no more: drop what arrives
