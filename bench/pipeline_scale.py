@@ -232,8 +232,15 @@ def write_short_flows(path: Path) -> None:
 
 
 def following(folder: Path) -> list[Result]:
-    """State, offset and time of a batch over many days of files that stay in the folder."""
-    inbox = folder / "days"
+    """State, offset and time of a batch over many days of files that stay where they are."""
+    one = follow_days(folder / "days", "following", "collect-{number:05}.pcapng")
+    by_day = follow_days(
+        folder / "by-day", "following, a folder a day", "{day:03}/{hour:02}.pcapng"
+    )
+    return [*one, *by_day]
+
+
+def follow_days(inbox: Path, title: str, pattern: str) -> list[Result]:
     inbox.mkdir()
     now = [START]
     follower = FolderFollower(
@@ -243,7 +250,9 @@ def following(folder: Path) -> list[Result]:
     batches: list[tuple[float, int, int]] = []
     for number in range(1, DAYS * FILES_PER_DAY + 1):
         now[0] = START + number * 86_400_000_000_000 // FILES_PER_DAY
-        path = inbox / f"collect-{number:05}.pcapng"
+        day, hour = divmod(number - 1, FILES_PER_DAY)
+        path = inbox / pattern.format(number=number, day=day, hour=hour)
+        path.parent.mkdir(exist_ok=True)
         with PcapngWriter(str(path), sync="none") as writer:
             talk = TcpConnectionWriter(
                 writer, ("192.0.2.9", 40_000 + number), ("198.51.100.2", 9000), now[0],
@@ -251,7 +260,8 @@ def following(folder: Path) -> list[Result]:
             )  # fmt: skip
             talk.data(0, bytes.fromhex("000161 020568656c6c6f"), now[0] + 1000)
             talk.close(now[0] + 2000)
-        os.utime(path, ns=(now[0], now[0]))
+        for changed in (path, path.parent):  # a folder of past days does not look as if just made
+            os.utime(changed, ns=(now[0], now[0]))
         begun = time.perf_counter()
         start = FolderOffset.from_dict(json.loads(json.dumps(offset.to_dict())))
         offset = follower.next_offset(start, 1 << 40)
@@ -260,7 +270,7 @@ def following(folder: Path) -> list[Result]:
         batches.append((spent, len(json.dumps(offset.to_dict())), len(offset.files)))
     first = batches[FILES_PER_DAY : 2 * FILES_PER_DAY]
     last = batches[-FILES_PER_DAY:]
-    name = f"following, day {DAYS}"
+    name = f"{title}, day {DAYS}"
     files, offsets = (
         [max(batch[column] for batch in day) for day in (first, last)] for column in (2, 1)
     )
