@@ -1,7 +1,7 @@
 """Laws of the pipeline at sizes that do not fit here: bytes read, memory, exchange, following.
 
 Part of `python -m bench pipeline`; `python -m bench.pipeline_scale [PART...]` measures the parts
-named, or all: read, driver, exchange, flows, following.
+named, or all: read, storage, driver, exchange, flows, following.
 """
 
 from __future__ import annotations
@@ -15,15 +15,33 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Bound, Figure, NotMeasured, Result
 from bench.pipeline_captures import Conversations
 from bench.results import show
 
-from polymux.capture import FlowRefs, PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.analysis.options import AnalysisOptions
+from polymux.capture import (
+    CaptureLimits,
+    FileRange,
+    FlowRefs,
+    PcapngWriter,
+    TcpConnectionWriter,
+    hint_comment,
+)
 from polymux.spark import spark_session
+from polymux.spark.batch.analyze_stage import (
+    FewNames,
+    StageResult,
+    analyze_task,
+    plan_analyze_tasks,
+    plan_local_tasks,
+)
+from polymux.spark.batch.index_stage import IndexSpan, index_task
 from polymux.spark.batch.pipeline import analyze
 from polymux.spark.batch.reference_shuffle import (
     FlowSelection,
@@ -43,6 +61,7 @@ if TYPE_CHECKING:
 INPUT_BYTES = 32 << 20
 TASKS = (2, 8, 32)
 INDEX_TASKS = (100, 1_000, 10_000)
+ROTATED_FILES = 8
 SHORT_FLOWS = 300_000
 DAYS, FILES_PER_DAY = 30, 24
 START = 1_700_000_000_000_000_000
@@ -51,15 +70,16 @@ MIB = 1 << 20
 
 def measure(spark: SparkSession, folder: Path) -> list[Result]:
     return [
-        *read_ratios(spark, folder), *index_results(), *exchange(folder), *short_flows(folder),
-        *following(folder),
+        *read_ratios(spark, folder), *storage_reads(folder), *index_results(), *exchange(folder),
+        *short_flows(folder), *following(folder),
     ]  # fmt: skip
 
 
 def main(chosen: list[str]) -> None:
     parts: dict[str, Callable[[Path], list[Result]]] = {
-        "read": read_ratios_in_session, "driver": lambda _: index_results(), "exchange": exchange,
-        "flows": short_flows, "following": following,
+        "read": read_ratios_in_session, "storage": storage_reads,
+        "driver": lambda _: index_results(), "exchange": exchange, "flows": short_flows,
+        "following": following,
     }  # fmt: skip
     lines: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
@@ -123,6 +143,59 @@ def _upload(capture: Path, host: str, port: int) -> str:
     client.upload_file(str(capture), "bench", capture.name)
     query = f"endpoint_override={host}%3A{port}&scheme=http&region=us-east-1"
     return f"s3://key:secret@bench/{capture.name}?{query}"
+
+
+def storage_reads(folder: Path) -> list[Result]:
+    """Bytes that come from storage for each byte of rotated captures, if no two tasks share a host.
+
+    The page cache is emptied before every analyze task.
+    """
+    folder = folder / "rotated"
+    folder.mkdir()
+    paths = [str(folder / f"{number}.pcap") for number in range(ROTATED_FILES)]
+    for number, path in enumerate(paths):
+        Conversations(64, number=number).write(Path(path), INPUT_BYTES // 4, last=True)
+        with open(path, "rb") as file:  # what is not written yet stays in the page cache
+            os.fsync(file.fileno())
+    totals = IndexTotals()
+    for path in paths:
+        spans = [IndexSpan(path, FileRange())]
+        totals.add(IndexResult.unpack(index_task(str(folder), CaptureLimits())(spans)))
+    size = sum(map(os.path.getsize, paths))
+    lines: list[Result] = []
+    for name, leaves in (("by flow", False), ("by capture", True)):
+        tasks = plan_analyze_tasks(totals, ROTATED_FILES)
+        tasks = [replace(task, leaves_local=leaves) for task in tasks]
+        read, done = _from_storage(paths, folder, totals.names, tasks)
+        if done.left_packets:
+            more, rest = _from_storage(paths, folder, done.taken, plan_local_tasks(totals))
+            read += more
+            done.add(rest)
+        assert done.packets == totals.packets
+        bounds = [Bound("for each byte", 1.2)] if leaves else []
+        title = f"read from storage for each byte, {ROTATED_FILES} captures, {name}"
+        if read == 0:
+            lines.append(NotMeasured(title, "the file system does not count what it reads"))
+        else:
+            lines.append(Figure(title, [read / size], "", bounds))
+    return lines
+
+
+def _from_storage(
+    paths: list[str], staging: Path, names: list[str], tasks: list[FlowSelection]
+) -> tuple[int, StageResult]:
+    """Run analyze tasks in this process; also return the bytes that came from storage."""
+    run = analyze_task(FewNames(names), str(staging), AnalysisOptions("mplex"), CaptureLimits())
+    read, done = 0, StageResult()
+    for task in tasks:
+        for path in paths:
+            fd = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+        before = psutil.Process().io_counters().read_bytes
+        done.add(run(task))
+        read += psutil.Process().io_counters().read_bytes - before
+    return read, done
 
 
 def index_results() -> list[Result]:

@@ -230,7 +230,7 @@ def analyze_task(
         flows = ReferenceReader(staging, index_names.value, selection)
         result = analyze_flows(flows, staging, options, limits)
         result.left_packets = flows.left_packets
-        if flows.taken is not None:
+        if flows.taken is not None and len(flows) > 0:
             result.taken.append(flows.taken.write(staging))
         if counters is not None:
             counters.add(counts_of(result, staging))
