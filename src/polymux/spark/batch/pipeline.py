@@ -28,7 +28,12 @@ from polymux.capture import CaptureLimits, FileSummary, FlowFilter, SensorNaming
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.paths import AnyPath, AnyPaths, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.batch.analyze_stage import StageResult, plan_analyze_tasks, run_analyze_stage
+from polymux.spark.batch.analyze_stage import (
+    StageResult,
+    plan_analyze_tasks,
+    plan_local_tasks,
+    run_analyze_stage,
+)
 from polymux.spark.batch.atomic_output import StagedOutput
 from polymux.spark.batch.index_stage import (
     cut_in_tasks,
@@ -163,6 +168,10 @@ def analyze(
         with stage("analyze"):
             tasks = plan_analyze_tasks(indexed, cores, max_partition_bytes)
             total = run_analyze_stage(spark, tasks, indexed.names, staging, options, limits)
+            if total.left_packets:
+                tasks = plan_local_tasks(indexed)
+                local = run_analyze_stage(spark, tasks, total.taken, staging, options, limits)
+                total.add(local)
             check_packets(total.packets, indexed.packets)
         with stage("publish"):
             publish(output, total, captures, content)
