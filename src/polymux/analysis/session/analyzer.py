@@ -658,7 +658,7 @@ def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
 
 def _add_session_row(summary: SessionSummary, options: AnalysisOptions, batcher: RowSink) -> None:
     if "sessions" in options.tables:
-        batcher.add("sessions", {name: [value] for name, value in summary.row().items()})
+        batcher.add("sessions", [list(summary.row().values())])
 
 
 def _session_ending(session: TcpSession, observer: Observer, failed: bool) -> str:
