@@ -21,6 +21,7 @@ from polymux.analysis.session.analyzer import SessionSummary, analyze_session_st
 from polymux.capture import CaptureLimits, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
+from polymux.capture.tcp.flow_order import SpoolFactory
 from polymux.spark.batch.index_stage import even_task_size
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
@@ -284,18 +285,29 @@ def analyze_flows(
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
 
-        def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+        def sessions_steps(
+            flow: StoredFlow, read_ahead: ReadAhead, spool: SpoolFactory | None
+        ) -> Iterator[int]:
             rows = flow.rows()
-            result.packets += sum(row.packets for row in rows)
+            for row in rows:
+                result.packets += row.packets
+            for session in sessions_of(
+                rows, files.reader, limits=limits, ports=options.ports, spool=spool,
+                read_ahead=read_ahead,
+            ):  # fmt: skip
+                summary = yield from analyze_session_steps(
+                    session, options, writer.emit, writer.batcher
+                )
+                result.add_session(summary)
+
+        def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+            if not flow.is_huge:
+                return sessions_steps(flow, read_ahead, None)
+            return spooled_steps(flow, read_ahead)
+
+        def spooled_steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
             with TempSpool() as spool:
-                for session in sessions_of(
-                    rows, files.reader, limits=limits, ports=options.ports, spool=spool.open,
-                    read_ahead=read_ahead,
-                ):  # fmt: skip
-                    summary = yield from analyze_session_steps(
-                        session, options, writer.emit, writer.batcher
-                    )
-                    result.add_session(summary)
+                yield from sessions_steps(flow, read_ahead, spool.open)
 
         for _ in interleave(flows, steps):
             pass

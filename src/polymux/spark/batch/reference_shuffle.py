@@ -64,6 +64,7 @@ OFFSET_SHIFT = int(CAPTURED_BITS)
 PACKET_COST = 500  # estimated cost of analyzing a packet, in bytes
 MAX_EAGER_REF_BYTES = 256 << 10  # a flow with more bytes of references is read in pieces
 MAX_HELD_REF_BYTES = 4 << 20  # most bytes that an analysis holds of a flow's references and order
+MAX_OPEN_REFERENCE_FILES = 32  # of a task
 REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
 # The heaviest buckets that an index task reports one by one: fewer if there are many tasks, so that
 # the driver does not hold more than this many for all of them, or MIN_REPORTED each.
@@ -173,22 +174,19 @@ class FilePart:
     hints: list[tuple[str, ...]]
     copies: dict[str, str]
 
-    def row(self, position: int) -> FlowRefs:
-        """The row at a position that `positions` gave, without its references."""
-        size, direction, capture, hints, start, first_at, last_at, _, _ = ROW.unpack_from(
-            self.rows, position
+    def row(self, position: int) -> tuple[FlowRefs, int, int]:
+        """The row at a position that `positions` gave, without its references; and the position
+        and size of these."""
+        size, direction, capture, hints, start, first_at, last_at, refs_at, refs_size = (
+            ROW.unpack_from(self.rows, position)
         )
         flow = self.rows[position + ROW.size : position + ROW.size + size]
         entry = self.captures[capture]
-        return FlowRefs(
+        row = FlowRefs(
             flow, direction, entry.path, start, first_at, last_at, b"", self.hints[hints],
-            recording=entry.recording, file_number=entry.file_number,
+            None, 0, entry.recording, entry.file_number,
         )  # fmt: skip
-
-    def refs_at(self, position: int) -> tuple[int, int]:
-        """Position and size of the references of a row."""
-        fields = ROW.unpack_from(self.rows, position)
-        return fields[7], fields[8]
+        return row, refs_at, refs_size
 
     def positions(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the position of each row, its flow, and the timestamp of its first packet."""
@@ -394,58 +392,97 @@ class ReferenceWriter:
         result.heavy_flow_costs = _heaviest(result.heavy_flow_costs, self._most_flows())
 
 
-@dataclass(frozen=True, slots=True)
+class ReferenceFiles:
+    """The files of references that a task reads, the last of them kept open."""
+
+    def __init__(self) -> None:
+        self._open: dict[Path, int] = {}  # descriptors
+
+    def read(self, path: Path, position: int, size: int) -> bytes:
+        """Read exactly `size` bytes at a position of a file.
+
+        Raises:
+            PolymuxError: The file is shorter than that.
+        """
+        fd = self._open.get(path)
+        if fd is None:
+            if len(self._open) >= MAX_OPEN_REFERENCE_FILES:
+                self.close()
+            fd = self._open[path] = os.open(path, os.O_RDONLY)
+        refs = os.pread(fd, size, position)
+        if len(refs) != size:
+            raise PolymuxError(f"{path}: is shorter than it was when it was written")
+        return refs
+
+    def close(self) -> None:
+        """Close the files; they are opened again when they are read."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ReferenceLocation:
     """A row without its references, and the position of these in a file."""
 
-    row: FlowRefs
-    path: Path
-    start: int
-    size: int
+    __slots__ = ("row", "path", "size", "_start", "_files")
+
+    def __init__(
+        self, row: FlowRefs, path: Path, start: int, size: int, files: ReferenceFiles
+    ) -> None:
+        self.row = row
+        self.path = path
+        self.size = size
+        self._start = start
+        self._files = files
 
     def read(self, start: int, size: int) -> bytes:
         """Read `size` bytes of the row's references, from `start` bytes behind the first."""
-        fd = os.open(self.path, os.O_RDONLY)  # a file object would take twice as long
-        try:
-            refs = os.pread(fd, size, self.start + start)
-        finally:
-            os.close(fd)
-        if len(refs) != size:
-            raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
-        return refs
+        return self._files.read(self.path, self._start + start, size)
 
     def loaded_row(self) -> FlowRefs:
         """Return the row with its references."""
-        return self.row._replace(refs=self.read(0, self.size))
+        row = self.row
+        refs = self._files.read(self.path, self._start, self.size)
+        return FlowRefs(
+            row.flow, row.direction, row.file, row.start, row.first_at, row.last_at, refs,
+            row.hints, None, 0, row.recording, row.file_number,
+        )  # fmt: skip
 
     def lazy_row(self) -> FlowRefs:
         """Return the row with a function that reads its references as they are needed."""
         return self.row._replace(stored=self.read, records=self.size // REF_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
 class StoredFlow:
-    """A flow whose references are still in their files."""
+    """A flow whose references are still in their files.
 
-    locations: list[ReferenceLocation]
+    `stored_bytes` are those of its references, `held_bytes` the estimated memory that an analysis
+    of the flow needs for them.
+    """
+
+    __slots__ = ("locations", "stored_bytes", "held_bytes")
+
+    def __init__(self, locations: list[ReferenceLocation]) -> None:
+        self.locations = locations
+        stored = 0
+        for location in locations:
+            stored += location.size
+        self.stored_bytes = self.held_bytes = stored
+        if stored > MAX_EAGER_REF_BYTES:
+            self.held_bytes = min(
+                MAX_EAGER_REF_BYTES + stored // REF_BYTES_PER_ORDER_BYTE, MAX_HELD_REF_BYTES
+            )
 
     @property
-    def stored_bytes(self) -> int:
-        """Bytes of its references."""
-        return sum(location.size for location in self.locations)
-
-    @property
-    def held_bytes(self) -> int:
-        """Estimated memory that an analysis of the flow needs for them, in bytes."""
-        if self.stored_bytes <= MAX_EAGER_REF_BYTES:
-            return self.stored_bytes
-        return min(
-            MAX_EAGER_REF_BYTES + self.stored_bytes // REF_BYTES_PER_ORDER_BYTE, MAX_HELD_REF_BYTES
-        )
+    def is_huge(self) -> bool:
+        """Whether its references are read as they are needed."""
+        return self.stored_bytes > MAX_EAGER_REF_BYTES
 
     def rows(self) -> list[FlowRefs]:
         """Return its rows, with references that are read now or, if there are many, later."""
-        if self.stored_bytes > MAX_EAGER_REF_BYTES:
+        if self.is_huge:
             return [location.lazy_row() for location in self.locations]
         return [location.loaded_row() for location in self.locations]
 
@@ -537,6 +574,7 @@ class ReferenceReader:
         self.copies: dict[str, str] = {}
         self._parts: list[FilePart] = []
         self._paths: list[Path] = []
+        self._files = ReferenceFiles()
         # By row: its part, its position in that, and the next row of the same flow (-1: none).
         self._part_of = array("i")
         self._position_of = array("q")
@@ -660,8 +698,8 @@ class ReferenceReader:
 
     def _location(self, row: int) -> ReferenceLocation:
         number, position = self._part_of[row], self._position_of[row]
-        part = self._parts[number]
-        return ReferenceLocation(part.row(position), self._paths[number], *part.refs_at(position))
+        found, start, size = self._parts[number].row(position)
+        return ReferenceLocation(found, self._paths[number], start, size, self._files)
 
 
 def _not_shared(path: str) -> PolymuxError:
