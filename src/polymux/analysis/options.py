@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from polymux.analysis.detection.other_protocols import preamble_bytes
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.schema.tables import TABLES
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import SensorNaming, TcpSession
@@ -26,6 +27,7 @@ class AnalysisOptions:
         content_stream: key of the only stream whose content is collected (`d1`); "" for all.
         keys: secrets of sessions inside TLS; None for none.
         sensors: how the sensor of a capture is found.
+        layout: how rows are laid out in files, where they are written to files.
 
     Raises:
         BadProtocolString: a protocol string cannot be used.
@@ -37,6 +39,7 @@ class AnalysisOptions:
     content_stream: str = ""
     keys: KeyLog | None = field(default=None, repr=False, compare=False)
     sensors: SensorNaming = field(default_factory=SensorNaming)
+    layout: TableLayout = field(default_factory=TableLayout)
 
     def __post_init__(self) -> None:
         for text in (self.protocol, *self.ports.values()):
