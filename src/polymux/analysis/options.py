@@ -27,6 +27,7 @@ class AnalysisOptions:
         content_stream: key of the only stream whose content is collected (`d1`); "" for all.
         keys: secrets of sessions inside TLS; None for none.
         sensors: how the sensor of a capture is found.
+        only_protocols: names of protocols: sessions of others have no rows; empty: all have.
         layout: how rows are laid out in files, where they are written to files.
 
     Raises:
@@ -39,6 +40,7 @@ class AnalysisOptions:
     content_stream: str = ""
     keys: KeyLog | None = field(default=None, repr=False, compare=False)
     sensors: SensorNaming = field(default_factory=SensorNaming)
+    only_protocols: frozenset[str] = frozenset()
     layout: TableLayout = field(default_factory=TableLayout)
 
     def __post_init__(self) -> None:

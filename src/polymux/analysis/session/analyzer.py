@@ -183,6 +183,8 @@ def analyze_session_steps(
         detection = _detect_protocol(session, options, sample, opened)
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
+    if options.only_protocols and _protocol_name(detection) not in options.only_protocols:
+        return _initial_summary(session, detection)
     if on_start is not None and detection.mismatch:
         on_start(_initial_summary(session, detection))
     if detection.protocol is None:
@@ -528,6 +530,11 @@ def has_requests(protocol: Protocol) -> bool:
     return known
 
 
+def _protocol_name(detection: Detection) -> str | None:
+    """The name of the detected protocol, without its options."""
+    return detection.protocol.partition(":")[0] if detection.protocol else None
+
+
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
     """The summary before any frame is decoded."""
     vantage = "unordered" if not session.ordered else session.vantage_hint or "middle"
@@ -537,7 +544,7 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
         sensor=session.sensor,
         connection_id=session.connection_id,
         capture=list(session.captures),
-        protocol=detection.protocol.partition(":")[0] if detection.protocol else None,
+        protocol=_protocol_name(detection),
         version=None,
         dialect=None,
         evidence=detection.evidence or None,
@@ -657,7 +664,8 @@ def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
 
 
 def _add_session_row(summary: SessionSummary, options: AnalysisOptions, batcher: RowSink) -> None:
-    if "sessions" in options.tables:
+    unwanted = options.only_protocols and summary.protocol not in options.only_protocols
+    if "sessions" in options.tables and not unwanted:
         batcher.add("sessions", {name: [value] for name, value in summary.row().items()})
 
 
