@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -51,6 +52,18 @@ class AnalysisOptions:
     def with_content(self) -> AnalysisOptions:
         """Return the same options with the `content` table added."""
         return replace(self, tables=self.tables | {"content"})
+
+    def with_run(self, run: str) -> AnalysisOptions:
+        """Return the same options with a layout that records the run and these options in files."""
+        told: dict[str, object] = {
+            "protocol": self.protocol,
+            "ports": dict(self.ports),
+            "tables": sorted(self.tables),
+            "sensor": self.sensors.name,
+            "sensor_from": self.sensors.pattern,
+        }
+        text = json.dumps({name: value for name, value in told.items() if value})
+        return replace(self, layout=replace(self.layout, run=run, options=text))
 
     def with_secrets(self, blocks: Iterable[bytes]) -> AnalysisOptions:
         """Return the same options with the secrets blocks of captures added to the keys."""

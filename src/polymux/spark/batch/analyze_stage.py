@@ -248,10 +248,9 @@ def analyze_flows(
                     rows, files.reader, limits=limits, ports=options.ports, spool=spool.open,
                     read_ahead=read_ahead,
                 ):  # fmt: skip
-                    writer.add_session(
-                        make_session_id(session.flow, session.started_at),
-                        session.started_at // 1000, session.sensor,
-                    )  # fmt: skip
+                    if options.layout.partition_by:
+                        name = make_session_id(session.flow, session.started_at)
+                        writer.add_session(name, session.started_at // 1000, session.sensor)
                     summary = yield from analyze_session_steps(
                         session, options, writer.emit, writer.batcher
                     )
