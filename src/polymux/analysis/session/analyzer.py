@@ -224,6 +224,10 @@ def analyze_session_steps(
                 remember(expected, detection)
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
+    if options.only_protocols and _protocol_name(detection) not in options.only_protocols:
+        if decoding is not None:
+            decoding.release()
+        return _initial_summary(session, detection)
     if on_start is not None and detection.mismatch:
         on_start(_initial_summary(session, detection))
     if detection.protocol is None:
@@ -633,6 +637,11 @@ def has_requests(protocol: Protocol) -> bool:
     return known
 
 
+def _protocol_name(detection: Detection) -> str | None:
+    """The name of the detected protocol, without its options."""
+    return detection.protocol.partition(":")[0] if detection.protocol else None
+
+
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
     """The summary before any frame is decoded."""
     vantage = _vantage_of(session)
@@ -640,7 +649,7 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
     summary = SessionSummary(
         make_session_id(session.flow, session.started_at),
         list(session.captures),
-        detection.protocol.partition(":")[0] if detection.protocol else None,
+        _protocol_name(detection),
         None,
         None,
         detection.evidence or None,
@@ -767,7 +776,8 @@ def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
 
 
 def _add_session_row(summary: SessionSummary, options: AnalysisOptions, batcher: RowSink) -> None:
-    if "sessions" in options.tables:
+    unwanted = options.only_protocols and summary.protocol not in options.only_protocols
+    if "sessions" in options.tables and not unwanted:
         batcher.add("sessions", [summary.values()])
 
 

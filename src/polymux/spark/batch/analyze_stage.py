@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter
+from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
 from polymux.capture import CaptureLimits, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
@@ -281,7 +282,7 @@ def analyze_flows(
         LostInput: A capture cannot be read, or has changed since it was indexed.
     """
     result = StageResult()
-    writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
+    writer = TableWriter(staging, f"part-{uuid.uuid4().hex}", options.layout)
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
 
@@ -295,6 +296,9 @@ def analyze_flows(
                 rows, files.reader, limits=limits, ports=options.ports, spool=spool,
                 read_ahead=read_ahead,
             ):  # fmt: skip
+                if options.layout.partition_by:
+                    name = make_session_id(session.flow, session.started_at)
+                    writer.add_session(name, session.started_at // 1000, session.sensor)
                 summary = yield from analyze_session_steps(
                     session, options, writer.emit, writer.batcher
                 )
@@ -311,9 +315,6 @@ def analyze_flows(
 
         for _ in interleave(flows, steps):
             pass
-        rows_by_table = writer.row_counts()
-        result.files = {
-            f"{table}/{writer.name}.parquet": rows for table, rows in rows_by_table.items()
-        }
+    result.files = {file.name: file.rows for file in writer.files}
     result.read_bytes = files.bytes_read
     return result
