@@ -30,7 +30,7 @@ try:
     from pyiceberg.manifest import DataFileContent, FileFormat
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
-    from pyiceberg.table import StaticTable, Table
+    from pyiceberg.table import StaticTable, Table, Transaction
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.typedef import Record
     from pyiceberg.types import (
@@ -95,8 +95,9 @@ class IcebergFormat(TableFormat):
                         table_schema(name, columns),
                         f"{self._base}/{name}",
                         _partition_spec(name, columns),
-                        properties={_NAME_MAPPING: _name_mapping(name, columns)},
                     )
+                    with table.transaction() as transaction:
+                        _map_names(transaction)
                 self._bring_table(table, name, files, version)
                 positions[name] = str(catalog.load_table(identifier).metadata_location)
             return positions
@@ -148,8 +149,7 @@ class IcebergFormat(TableFormat):
             if set(schema.column_names) - set(table.schema().column_names):
                 with transaction.update_schema() as change:  # an older polymux made the table
                     change.union_by_name(schema)
-                mapping = transaction.table_metadata.schema().name_mapping
-                transaction.set_properties({_NAME_MAPPING: mapping.model_dump_json()})
+                _map_names(transaction)
             properties = {VERSION_KEY: str(version.number), "polymux.run": version.run}
             update_snapshot = transaction.update_snapshot(properties)
             snapshot = update_snapshot.overwrite() if removed else update_snapshot.fast_append()
@@ -297,9 +297,10 @@ def _partition_spec(table: str, columns: list[str]) -> PartitionSpec:
     )
 
 
-def _name_mapping(table: str, columns: list[str]) -> str:
-    """Which column of the files is which field: they are written without numbers of fields."""
-    return str(table_schema(table, columns).name_mapping.model_dump_json())
+def _map_names(transaction: Transaction) -> None:
+    """Say which column of the files is which field: they are written without ids of fields."""
+    mapping = transaction.table_metadata.schema().name_mapping
+    transaction.set_properties({_NAME_MAPPING: mapping.model_dump_json()})
 
 
 def _partition_value(name: str, value: str) -> int | str:
