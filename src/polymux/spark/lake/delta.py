@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from polymux.analysis.output.arrow_batches import SCHEMAS
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import MissingExtra
-from polymux.spark.lake.storage import Storage, delta_options, first_line
+from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import TableFormat
 
@@ -148,7 +148,7 @@ class DeltaFormat(TableFormat):
         try:
             yield
         except (DeltaError, OSError) as problem:
-            raise LakeError(f"{self._uri(table)}: {first_line(problem)}") from None
+            raise LakeError(f"{self._uri(table)}: {one_line(problem)}") from None
 
 
 def _check_partitions(table: str, columns: list[str], files: tuple[DataFile, ...]) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
-from polymux.spark.lake.storage import Storage, delta_options, first_line
+from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import TableFormat
 
@@ -209,9 +209,9 @@ class IcebergFormat(TableFormat):
         except LakeError:
             raise
         except SQLAlchemyError as problem:
-            raise LakeError(f"{self.catalog_uri}: {first_line(problem)}") from None
+            raise LakeError(f"{self.catalog_uri}: {one_line(problem)}") from None
         except (OSError, ValueError, RuntimeError) as problem:
-            raise LakeError(f"{self._base}: {first_line(problem)}") from None
+            raise LakeError(f"{self._base}: {one_line(problem)}") from None
 
 
 def default_catalog(storage: Storage) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 TASKS_FOLDER: Final = "_lake/tasks"  # files of task attempts, on local file systems
+MAX_ERROR_TEXT: Final = 300
 _CONTENT_KEY: Final = "polymux"  # in the metadata of a commit
 _FIRST_COMMIT: Final = "_delta_log/00000000000000000000.json"
 
@@ -76,6 +77,10 @@ class Storage(ABC):
     @abstractmethod
     def read_created(self, name: str) -> bytes:
         """The content of a file made by `create`; FileNotFoundError if there is none."""
+
+    @abstractmethod
+    def created(self, folder: str) -> list[str]:
+        """The last parts of the names in a folder that `create` has made."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
@@ -159,6 +164,9 @@ class _LocalStorage(Storage):
 
     def read_created(self, name: str) -> bytes:
         return self.read(name)
+
+    def created(self, folder: str) -> list[str]:
+        return self.names(folder)
 
     def names(self, folder: str) -> list[str]:
         with self._explained(folder):
@@ -287,7 +295,7 @@ class _ObjectStorage(Storage):
                 return self.read_created(name) == content
             except FileNotFoundError:
                 raise LakeError(
-                    f"{self.location}/{name}: cannot be created: {first_line(problem)}"
+                    f"{self.location}/{name}: cannot be created: {one_line(problem)}"
                 ) from None
 
     def read_created(self, name: str) -> bytes:
@@ -296,6 +304,11 @@ class _ObjectStorage(Storage):
             if "commitInfo" in action:
                 return str(action["commitInfo"][_CONTENT_KEY]).encode()
         raise LakeError(f"{self.location}/{name}: was not made by polymux")
+
+    def created(self, folder: str) -> list[str]:
+        end = f"/{_FIRST_COMMIT}"  # an empty folder may remain of one that was deleted
+        names = (file.name for file in self.files(folder))
+        return [name.removesuffix(end).rpartition("/")[2] for name in names if name.endswith(end)]
 
     def names(self, folder: str) -> list[str]:
         return sorted(str(info.base_name) for info in self._list(folder, recursive=False))
@@ -355,7 +368,7 @@ class _ObjectStorage(Storage):
             raise
         except (OSError, ValueError, RuntimeError) as problem:
             # ArrowInvalid is a ValueError, other Arrow errors are RuntimeErrors.
-            raise LakeError(f"{self.location}/{name}: {first_line(problem)}") from None
+            raise LakeError(f"{self.location}/{name}: {one_line(problem)}") from None
 
 
 def delta_options(url: str) -> dict[str, str]:
@@ -384,6 +397,7 @@ def delta_options(url: str) -> dict[str, str]:
     return found
 
 
-def first_line(problem: Exception) -> str:
-    """The first line of an error's text, or its type."""
-    return (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+def one_line(problem: Exception) -> str:
+    """An error's text on one line, shortened; its type if it has none."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if len(text) <= MAX_ERROR_TEXT else f"{text[:MAX_ERROR_TEXT]}..."

@@ -60,7 +60,7 @@ class VersionLog:
 
     def numbers(self) -> list[int]:
         """The numbers of all versions that can be read, in order."""
-        return _numbers(self._storage.names(VERSIONS_FOLDER))
+        return _numbers(self._storage.created(VERSIONS_FOLDER))
 
     def load(self, number: int) -> LoadedVersion:
         """Read a version, with the positions of its tables if they have it.
@@ -68,21 +68,14 @@ class VersionLog:
         Raises:
             LakeError: There is no such version, or it is damaged.
         """
-        try:
-            record = self._storage.read_created(f"{VERSIONS_FOLDER}/{number:08}").decode()
-        except FileNotFoundError:
-            raise LakeError(
-                f"{self._storage.location}: there is no version {number}, or it was vacuumed; "
-                "`polymux lake history` lists those there are"
-            ) from None
-        loaded = self._load_record(record)
+        loaded = self._load_record(self._record_of(number))
         positions = self.positions(number)
         return replace(loaded, version=replace(loaded.version, tables=positions))
 
     def summary(self, number: int) -> LakeVersion:
         """A version without its files and state; see `load`."""
-        record = self._storage.read_created(f"{VERSIONS_FOLDER}/{number:08}").decode()
-        return replace(_summary(self._read_record(record)), tables=self.positions(number))
+        written = self._read_record(self._record_of(number))
+        return replace(_summary(written), tables=self.positions(number))
 
     def write(self, parent: LoadedVersion | None, version: LakeVersion) -> LoadedVersion:
         """Write the record of a version that is not committed yet."""
@@ -135,7 +128,7 @@ class VersionLog:
 
     def newest_positions(self) -> tuple[int, dict[str, str]]:
         """The newest version that the tables have, and where; 0 if there is none."""
-        numbers = _numbers(self._storage.names(TABLES_FOLDER))
+        numbers = _numbers(self._storage.created(TABLES_FOLDER))
         return (numbers[-1], self.positions(numbers[-1])) if numbers else (0, {})
 
     def record_positions(self, number: int, positions: Mapping[str, str]) -> dict[str, str]:
@@ -146,6 +139,15 @@ class VersionLog:
         return self.positions(number)
 
     # Private helpers
+
+    def _record_of(self, number: int) -> str:
+        try:
+            return self._storage.read_created(f"{VERSIONS_FOLDER}/{number:08}").decode()
+        except FileNotFoundError:
+            raise LakeError(
+                f"{self._storage.location}: there is no version {number}, or it was vacuumed; "
+                "`polymux lake history` lists those there are"
+            ) from None
 
     def _load_record(self, record: str) -> LoadedVersion:
         chain: list[tuple[str, dict[str, Any]]] = []
