@@ -12,15 +12,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.storage import Storage, delta_options, one_line
-from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
-from polymux.spark.lake.table_format import TableFormat
+from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
+from polymux.spark.lake.table_format import TableFormat, partition_columns
 
 try:
     import pyarrow as pa
@@ -65,14 +65,16 @@ class DeltaFormat(TableFormat):
 
     def _bring_table(self, table: str, files: tuple[DataFile, ...], version: LakeVersion) -> int:
         """Make the transaction of a version, if it has not been made. Return the Delta version."""
+        columns = partition_columns(table, version)
         if not DeltaTable.is_deltatable(self._uri(table), self._options):
-            self._create(table, _partition_columns(table, version))
+            self._create(table, columns, "ignore")
         delta = self._open(table)
         if (delta.transaction_version(APPLICATION) or 0) >= version.number:
             return int(delta.version())
-        columns = delta.metadata().partition_columns
         wanted = {file.path.partition("/")[2]: file for file in files}
-        _check_partitions(table, columns, files)
+        if wanted and delta.metadata().partition_columns != columns:
+            self._create(table, columns, "overwrite")  # it had no files, or is written anew
+            delta = self._open(table)
         present = self._present(delta)
         milliseconds = int(version.time.timestamp() * 1000)
         change = version.operation != "compact"
@@ -114,11 +116,11 @@ class DeltaFormat(TableFormat):
         )
         return int(self._open(table).version())
 
-    def _create(self, table: str, columns: list[str]) -> None:
+    def _create(self, table: str, columns: list[str], mode: Literal["ignore", "overwrite"]) -> None:
         DeltaTable.create(
             self._uri(table),
             _schema(table, columns),
-            mode="ignore",
+            mode=mode,
             partition_by=columns,
             name=table,
             description=TABLES[table].description,
@@ -151,16 +153,6 @@ class DeltaFormat(TableFormat):
             raise LakeError(f"{self._uri(table)}: {one_line(problem)}") from None
 
 
-def _check_partitions(table: str, columns: list[str], files: tuple[DataFile, ...]) -> None:
-    for file in files:
-        if sorted(file.partition) != sorted(columns):
-            raise LakeError(
-                f"{file.path}: is partitioned by {', '.join(file.partition) or 'nothing'}, but the "
-                f"Delta table {table} by {', '.join(columns) or 'nothing'}: partition a lake "
-                "always by the same columns"
-            )
-
-
 def _schema(table: str, partition_columns: list[str]) -> pa.Schema:
     """The schema of a table with its partition columns; `sensor` may be one of its own."""
     schema = SCHEMAS[table]
@@ -174,9 +166,3 @@ def _delta_fields(fields: list[pa.Field]) -> list[Field]:
     """New columns of a table: null in the rows that it has."""
     nullable = [field.with_nullable(True) for field in fields]
     return list(Schema.from_arrow(pa.schema(nullable)).fields)
-
-
-def _partition_columns(table: str, version: LakeVersion) -> list[str]:
-    """By what a new table is partitioned: as its files are, or if it has none, as others are."""
-    files = version.files.get(table) or version.all_files()
-    return [name for name in PARTITION_NAMES if files and name in files[0].partition]

@@ -21,7 +21,7 @@ from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
-from polymux.spark.lake.table_format import TableFormat
+from polymux.spark.lake.table_format import TableFormat, partition_columns
 
 try:
     from pyiceberg.catalog.memory import InMemoryCatalog
@@ -85,21 +85,9 @@ class IcebergFormat(TableFormat):
                 files = version.files.get(name, ())
                 if not files and name not in former and name == "content":
                     continue
-                identifier = f"{NAMESPACE}.{name}"
-                if name in former:
-                    table = catalog.register_table(identifier, former[name])
-                else:
-                    columns = _partition_columns(name, version)
-                    table = catalog.create_table(
-                        identifier,
-                        table_schema(name, columns),
-                        f"{self._base}/{name}",
-                        _partition_spec(name, columns),
-                    )
-                    with table.transaction() as transaction:
-                        _map_names(transaction)
+                table = self._open_table(catalog, name, version, former.get(name))
                 self._bring_table(table, name, files, version)
-                positions[name] = str(catalog.load_table(identifier).metadata_location)
+                positions[name] = str(catalog.load_table(table.name()).metadata_location)
             return positions
 
     def publish(self, number: int, positions: Mapping[str, str]) -> None:
@@ -134,6 +122,24 @@ class IcebergFormat(TableFormat):
 
     # Private helpers
 
+    def _open_table(
+        self, catalog: InMemoryCatalog, name: str, version: LakeVersion, former: str | None
+    ) -> Table:
+        """The table at its former metadata, or a new one."""
+        identifier = f"{NAMESPACE}.{name}"
+        columns = partition_columns(name, version)
+        if former is not None:
+            table = catalog.register_table(identifier, former)
+            if name not in version.files or _is_partitioned_by(table, columns):
+                return table
+            catalog.drop_table(identifier)  # it had no files, or is written anew
+        location = f"{self._base}/{name}"
+        spec = _partition_spec(name, columns)
+        table = catalog.create_table(identifier, table_schema(name, columns), location, spec)
+        with table.transaction() as transaction:
+            _map_names(transaction)
+        return catalog.load_table(identifier)
+
     def _bring_table(
         self, table: Table, name: str, files: tuple[DataFile, ...], version: LakeVersion
     ) -> None:
@@ -163,12 +169,6 @@ class IcebergFormat(TableFormat):
             table.maintenance.expire_snapshots().older_than(limit).commit()
 
     def _data_file(self, table: Table, file: DataFile, columns: list[str]) -> IcebergFile:
-        if sorted(file.partition) != sorted(columns):
-            raise LakeError(
-                f"{file.path}: is partitioned by {', '.join(file.partition) or 'nothing'}, but its "
-                f"Iceberg table by {', '.join(columns) or 'nothing'}: partition a lake always by "
-                "the same columns"
-            )
         values = [_partition_value(name, file.partition[name]) for name in columns]
         return IcebergFile.from_args(
             content=DataFileContent.DATA,
@@ -276,12 +276,6 @@ def _memory_catalog(base: str, properties: Mapping[str, str]) -> Iterator[InMemo
         catalog.close()
 
 
-def _partition_columns(table: str, version: LakeVersion) -> list[str]:
-    """By what a new table is partitioned: as its first files are, or if it has none, as others."""
-    files = version.files.get(table) or version.all_files()
-    return [name for name in PARTITION_NAMES if files and name in files[0].partition]
-
-
 def _partition_spec(table: str, columns: list[str]) -> PartitionSpec:
     schema = table_schema(table, columns)
     return PartitionSpec(
@@ -295,6 +289,10 @@ def _partition_spec(table: str, columns: list[str]) -> PartitionSpec:
             for number, name in enumerate(columns)
         )
     )
+
+
+def _is_partitioned_by(table: Table, columns: list[str]) -> bool:
+    return [field.name for field in table.spec().fields] == columns
 
 
 def _map_names(transaction: Transaction) -> None:

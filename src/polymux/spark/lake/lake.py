@@ -28,7 +28,7 @@ from polymux.spark.lake.store import (
     LakeVersion,
     StateFile,
 )
-from polymux.spark.lake.table_format import ParquetFormat, TableFormat
+from polymux.spark.lake.table_format import ParquetFormat, TableFormat, partition_columns
 from polymux.spark.lake.version_log import (
     RECORDS_FOLDER,
     TABLES_FOLDER,
@@ -97,11 +97,14 @@ class TaskOutput:
         return found
 
     def store_state(self, name: str, content: bytes | Path) -> StateFile:
-        """Write a state file: its bytes, or a local file with them, which stays."""
-        data = content if isinstance(content, bytes) else content.read_bytes()
+        """Write a state file: its bytes, or those of a file in `folder`, which is moved."""
         path = f"{STATE_FOLDER}/{self.run}-{_new_id()}"
-        self.storage.write(path, data)
-        return StateFile(name, path, len(data))
+        if isinstance(content, bytes):
+            self.storage.write(path, content)
+            return StateFile(name, path, len(content))
+        size = content.stat().st_size
+        self.storage.store(content, path)
+        return StateFile(name, path, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,8 @@ class Lake:
                 operation,
                 options or {},
             )
+            for table in version.files:
+                partition_columns(table, version)  # checks that a table has the same everywhere
             written = self._log.write(parent, version)
             if self._log.commit(written):
                 committed = version

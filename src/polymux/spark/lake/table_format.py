@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from polymux.spark.lake.store import LakeVersion
+from polymux.analysis.schema.tables import TABLES
+from polymux.spark.lake.store import PARTITION_NAMES, LakeError, LakeVersion
 
 
 class TableFormat(ABC):
@@ -52,6 +53,29 @@ class TableFormat(ABC):
             limit: A time in UTC.
             kept: Positions that can still be read after it.
         """
+
+
+def partition_columns(table: str, version: LakeVersion) -> list[str]:
+    """By which columns a table is partitioned: as its files are.
+
+    If it has no files: as those of other tables are, if it has sessions to date.
+
+    Raises:
+        LakeError: Its files are not all partitioned by the same columns.
+    """
+    files = version.files.get(table, ())
+    if not files and "session_id" in TABLES[table].column_names():
+        files = tuple(version.all_files())
+        files = tuple(sorted(files, key=lambda file: len(file.partition))[-1:])
+    found = [name for name in PARTITION_NAMES if files and name in files[0].partition]
+    for file in files:
+        if sorted(file.partition) != sorted(found):
+            raise LakeError(
+                f"{file.path}: is partitioned by {', '.join(file.partition) or 'nothing'}, but "
+                f"{files[0].path} by {', '.join(found) or 'nothing'}: partition a lake always by "
+                "the same columns"
+            )
+    return found
 
 
 class ParquetFormat(TableFormat):
