@@ -24,8 +24,6 @@ from polymux.sync.sessions import (
     blocking_session,
 )
 
-SECURE_SCHEMES = ("tls", "wss")
-
 
 @overload
 def connect(
