@@ -23,12 +23,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
+from ssl import SSLContext
 from time import monotonic
 from typing import Any, TypeVar
 
 from polymux.live.runtime import Task, wait_done
 from polymux.live.session.busy_poll import BusyPollLoop
 from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
+from polymux.live.transports.sockets import SocketTransport, begin_tls
 
 log = logging.getLogger("polymux.aio")
 
@@ -112,6 +114,7 @@ class ThreadRuntime:
         self._asleep = False  # that thread waits without a timeout, because a caller leads
         self._own = Parking()  # stands for that thread as the leader
         self._closed = False
+        self._released = False
 
     # What sessions use (`live.runtime.Runtime`)
 
@@ -176,6 +179,8 @@ class ThreadRuntime:
 
     def _change(self, fd: Any, which: int, callback: Any) -> None:
         """Set what is called when a descriptor can be read (0) or written (1)."""
+        if self._released:
+            return
         key = self._selector.get_map().get(fd)
         both: list[Any] = [None, None] if key is None else list(key.data)
         both[which] = callback
@@ -198,8 +203,37 @@ class ThreadRuntime:
     def _interrupt_select(self) -> None:
         """Let the leader look again: there is something to do before it expected."""
         self._selecting_until = 0.0
-        with contextlib.suppress(BlockingIOError):  # it is full of them
+        with contextlib.suppress(OSError):  # it is full of them, or closed
             self._wake_sender.send(b"x")
+
+    # Listening (`live.listener.ListenerLoop`)
+
+    @property
+    def listener_loop(self) -> "ThreadRuntime":
+        return self
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
+    ) -> list[Any]:
+        return socket.getaddrinfo(host, port, type=type, flags=flags)
+
+    async def connect_accepted_socket(
+        self,
+        protocol_factory: Callable[[], Any],
+        sock: socket.socket,
+        *,
+        ssl: SSLContext | None = None,
+        ssl_handshake_timeout: float | None = None,
+    ) -> object:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if ssl is not None:
+            late = None if ssl_handshake_timeout is None else monotonic() + ssl_handshake_timeout
+            async with self.timeout_at(late):
+                sock = await begin_tls(self, sock, ssl, server_side=True)
+        transport = SocketTransport(self, sock, protocol_factory())
+        transport.start()
+        return transport
 
     # What callers use
 
@@ -298,6 +332,7 @@ class ThreadRuntime:
     def _release(self) -> None:
         """Close what the runtime holds: nobody will use it again."""
         self._settle()
+        self._released = True
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()

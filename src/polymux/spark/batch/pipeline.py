@@ -18,17 +18,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter, write_empty_tables
 from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter, SensorNaming
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.paths import AnyPath, AnyPaths, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.batch.analyze_stage import StageResult, plan_analyze_tasks, run_analyze_stage
+from polymux.spark.batch.analyze_stage import (
+    StageResult,
+    plan_analyze_tasks,
+    plan_local_tasks,
+    run_analyze_stage,
+)
 from polymux.spark.batch.atomic_output import StagedOutput
 from polymux.spark.batch.index_stage import (
     cut_in_tasks,
@@ -39,6 +45,7 @@ from polymux.spark.batch.index_stage import (
     total_bytes,
 )
 from polymux.spark.runtime.job_progress import job_description
+from polymux.spark.runtime.session_jobs import jobs_of
 from polymux.spark.runtime.worker_checks import check_workers
 
 if TYPE_CHECKING:
@@ -83,6 +90,7 @@ def analyze(
     max_partition_bytes: int = 0,
     on_stage: Callable[[str], None] | None = None,
     sensors: SensorNaming | None = None,
+    partition_by: Sequence[str] = (),
 ) -> Analysis:
     """Analyze captures and write the tables below `out`.
 
@@ -90,7 +98,7 @@ def analyze(
     the former ones stay as they were.
 
     Args:
-        spark: A session with its own driver; Spark Connect clients are not supported.
+        spark: A session, classic or of Spark Connect.
         paths: A file, directory, glob or URL, or several of them.
         out: A directory that the driver and all workers share.
         protocol: A protocol string, or `auto` to detect the protocol of each session.
@@ -103,6 +111,8 @@ def analyze(
         max_partition_bytes: Target size of a task; 0 chooses one.
         on_stage: Called with the name of each stage as it begins: index, analyze, publish.
         sensors: How the sensor of each capture is found.
+        partition_by: `("date",)` or `("date", "sensor")`: the files of each table but `captures`
+            are in a folder for each date (UTC) of a session's start, and for each sensor.
 
     Returns:
         The counters of the run.
@@ -114,17 +124,14 @@ def analyze(
         OutputBusy: Another run writes to `out`.
         UnwritableOutput: `out` cannot be written.
         BadKeyLog: A key log cannot be used.
+        BadLayout: `partition_by` is something else.
         PolymuxError: An option is invalid, or the workers cannot do the work.
     """
-    if not hasattr(type(spark), "sparkContext") or "connect" in type(spark).__module__:
-        raise PolymuxError(
-            "analyze needs a session with its own driver, and this one is a Spark Connect client; "
-            "run it on the server, or read captures with spark.read.format('polymux')"
-        )
     options = AnalysisOptions(
         protocol, ports or {}, keys=read_key_option(keys), sensors=sensors or SensorNaming()
     )
     options = options.with_content() if content else options
+    options = replace(options, layout=TableLayout(tuple(partition_by)))
     limits = limits or CaptureLimits()
     try:
         FlowFilter(options.ports, filters)
@@ -132,6 +139,7 @@ def analyze(
         raise PolymuxError(str(problem)) from None
     files = find_inputs(paths)
     output = StagedOutput(one_path(out))
+    options = options.with_run(output.run)
     seconds: dict[str, float] = {}
 
     @contextmanager
@@ -146,9 +154,11 @@ def analyze(
     try:
         staging = str(output.staging)
         check_workers(spark, [file.path for file in files], staging)
-        cores = spark.sparkContext.defaultParallelism
+        cores = jobs_of(spark).parallelism()
         with stage("index"):
-            spans = plan_index_tasks(files, cores, max_partition_bytes, cut_in_tasks(spark))
+            spans = plan_index_tasks(
+                files, cores, max_partition_bytes, cut_in_tasks(spark, staging)
+            )
             indexed = run_index_stage(
                 spark,
                 spans,
@@ -163,6 +173,10 @@ def analyze(
         with stage("analyze"):
             tasks = plan_analyze_tasks(indexed, cores, max_partition_bytes)
             total = run_analyze_stage(spark, tasks, indexed.names, staging, options, limits)
+            if total.left_packets:
+                tasks = plan_local_tasks(indexed)
+                local = run_analyze_stage(spark, tasks, total.taken, staging, options, limits)
+                total.add(local)
             check_packets(total.packets, indexed.packets)
         with stage("publish"):
             publish(output, total, captures, content)
@@ -202,7 +216,8 @@ def publish(
 ) -> None:
     """Complete the tables with `captures` and with empty ones, and put them in place."""
     output.collect_files(total.files)
-    with TableWriter(output.ready, f"part-captures-{output.run}") as writer:
+    layout = TableLayout(run=output.run)
+    with TableWriter(output.ready, f"part-captures-{output.run}", layout) as writer:
         writer.add_captures(captures)
     output.count_rows("captures", f"{writer.name}.parquet", len(captures))
     write_empty_tables(output.ready)
