@@ -82,7 +82,6 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
             f"{address}: child processes and standard streams need asyncio: use polymux.connect"
         )
     token = check_token(options.get("token"), address)
-    runtime = ThreadRuntime(f"polymux {address}")
     make = session_factory(
         protocol_for_scheme(protocol, address.scheme),
         DIALER,
@@ -94,6 +93,7 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
         options.get("meter"),
         runtime=lambda: runtime,
     )
+    runtime = ThreadRuntime(f"polymux {address}")
     begin = partial(
         open_transport,
         runtime,

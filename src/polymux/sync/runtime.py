@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
 from ssl import SSLContext
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from polymux.live.runtime import Task, wait_done
@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
 MAX_SELECT_SECONDS = 3600.0
+RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
 
 class ThreadTimer:
@@ -327,10 +328,12 @@ class ThreadRuntime:
                 finally:
                     self._lock.acquire()
                     self._asleep = False
-            self._release()
+            self._release_if_unused()
 
-    def _release(self) -> None:
-        """Close what the runtime holds: nobody will use it again."""
+    def _release_if_unused(self) -> None:
+        """Close what the runtime holds, once the last connection has ended and no call waits."""
+        if not self._closed or self._released or self._leader is not None or self._parked:
+            return
         self._settle()
         self._released = True
         self._selector.close()
@@ -380,6 +383,7 @@ class ThreadRuntime:
             elif self._asleep:
                 self._asleep = False
                 self._standby.set()
+            self._release_if_unused()
 
     def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:
         """Process what comes until a task is done, or the deadline has passed.
@@ -402,7 +406,11 @@ class ThreadRuntime:
             self._selecting_until = until
             self._lock.release()
             try:
-                events = self._selector.select(max(0.0, until - now))
+                if self._released:  # only handlers and timers are left to wait for
+                    events = []
+                    sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
+                else:
+                    events = self._selector.select(max(0.0, until - now))
             finally:
                 self._lock.acquire()
                 self._selecting_until = 0.0
