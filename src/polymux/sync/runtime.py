@@ -271,7 +271,8 @@ class ThreadRuntime:
                 try:
                     self._wait(task, deadline)
                     if not task.done():
-                        task.interrupt(TimeoutError(f"not done within {timeout:g} s: timeout=..."))
+                        late = f"no result within {timeout:g} s, the call was cancelled"
+                        task.interrupt(TimeoutError(f"{late}; allow more with timeout=..."))
                 except BaseException as problem:  # KeyboardInterrupt
                     task.interrupt(problem)
                     self._settle()
