@@ -91,7 +91,7 @@ def test_a_type_checker_knows_what_each_call_gives_and_what_no_call_takes(folder
     found = checked(folder, "--strict", "--disable-error-code", "unused-coroutine").splitlines()
     for at, (call, kind) in enumerate(SHOWN.items(), 4):
         revealed = re.compile(
-            rf'calls\.py:{at}: note: Revealed type is "polymux\.aio\.[\w.]+\.{kind}"'
+            rf'calls\.py:{at}: note: Revealed type is "polymux\.(?:aio|live)\.[\w.]+\.{kind}"'
         )
         assert any(revealed.fullmatch(line) for line in found), call
     errors = {int(line.split(":")[1]) for line in found if ": error: " in line}
