@@ -1,6 +1,6 @@
 """Lakes of tables: one session of a million, what a query reads of captures, and runs of any size.
 
-`python -m bench.lake [PART...]` measures the parts named, or all: lookup, filters, planner.
+`python -m bench.lake [PART...]` measures parts: lookup, filters, planner, commits; or all.
 POLYMUX_BENCH_SESSIONS changes the size of the lake of `lookup`, which is written without captures.
 """
 
@@ -44,6 +44,8 @@ from polymux.spark.batch.reference_shuffle import (
 from polymux.spark.datasource.batch_reader import TableReader
 from polymux.spark.datasource.options import SourceOptions
 from polymux.spark.datasource.source import register
+from polymux.spark.lake.lake import Lake, open_lake
+from polymux.spark.lake.store import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +58,8 @@ MAX_LOOKUP_SECONDS = 2.0
 FIRST_DAY_US = 1_762_128_000_000_000  # 2025-11-03
 DAY_US = 86_400_000_000
 LOOKUPS = 5
+
+FILES_OF_APPEND = 100
 
 FILTER_SESSIONS = 1000
 FILTER_BYTES = 64 << 20
@@ -73,12 +77,15 @@ def measure() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
         folder = Path(name)
         with spark_session("local[*]") as spark:
-            return [*lookup(spark, folder), *filters(spark, folder), *planner()]
+            return [
+                *lookup(spark, folder), *filters(spark, folder), *planner(), *commits(folder),
+            ]  # fmt: skip
 
 
 def main(chosen: list[str]) -> None:
     parts: dict[str, Callable[[SparkSession, Path], list[Result]]] = {
         "lookup": lookup, "filters": filters, "planner": lambda spark, folder: planner(),
+        "commits": lambda spark, folder: commits(folder),
     }  # fmt: skip
     lines: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
@@ -316,6 +323,46 @@ def planner() -> list[Result]:
     lines.append(Figure("plan: time for each file, 10 times the files", [growth], "times",
                         [Bound("linear", MAX_GROWTH)]))  # fmt: skip
     return lines
+
+
+def commits(folder: Path) -> list[Result]:
+    """Commits of 10^4 to 10^6 data files, and of a hundred more, to lakes of manifests."""
+    lines: list[Result] = []
+    seconds: list[float] = []
+    for files in PLANNED_FILES:
+        lake = open_lake(str(folder / f"commit-{files}"), "parquet")
+        first = commit_seconds(lake, data_files(files))
+        more = commit_seconds(lake, data_files(FILES_OF_APPEND, files))
+        version = lake.current()
+        assert version is not None
+        assert len(version.all_files()) == files + FILES_OF_APPEND
+        seconds.append(first / files)
+        lines += [
+            Figure(f"commit of {files} files: for each", [first / files * 1e6], "µs"),
+            Figure(f"commit of {FILES_OF_APPEND} files to {files}", [more], "s"),
+        ]
+    growth = seconds[-1] / seconds[-2]
+    lines.append(Figure("commit: time for each file, 10 times the files", [growth], "times",
+                        [Bound("linear", MAX_GROWTH)]))  # fmt: skip
+    return lines
+
+
+def data_files(count: int, start: int = 0) -> list[DataFile]:
+    """Files of a table that a run would have stored; only their names are committed."""
+    found = []
+    for number in range(start, start + count):
+        date = f"2025-11-{number % DAYS + 1:02}"
+        path = f"frames/date={date}/part-{number:012x}-{number:012x}.parquet"
+        found.append(DataFile("frames", path, 64 << 20, 1 << 20, {"date": date}))
+    return found
+
+
+def commit_seconds(lake: Lake, files: list[DataFile]) -> float:
+    """The processor time of a commit."""
+    staging = lake.begin()
+    begun = time.process_time()
+    lake.commit(staging, added=files)
+    return time.process_time() - begun
 
 
 def simulated_totals(tasks: Sequence[Sequence[object]]) -> IndexTotals:

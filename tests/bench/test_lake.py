@@ -37,3 +37,12 @@ def test_runs_of_any_size_are_planned_from_simulated_results(
         "plan of 300 files, 30000 sessions: driver",
     ]
     assert len(lines) == 5
+
+
+def test_commits_of_any_size_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake, "PLANNED_FILES", (30, 300))
+    lines = lake.commits(tmp_path)
+    assert [line.name for line in lines if isinstance(line, Figure)][-2:] == [
+        "commit of 100 files to 300",
+        "commit: time for each file, 10 times the files",
+    ]
