@@ -305,13 +305,7 @@ def server_starter(
     )
     policy = OriginPolicy(address, origins)
     allowed = AllowedPeers(allow)
-    if allowed.needs_certificates and (tls is None or tls.verify_mode is not ssl.CERT_REQUIRED):
-        raise ValueError(
-            f"allow has names, {', '.join(sorted(allowed.names))}, which only certificates have: "
-            "give a TLS context that requires client certificates"
-        )
-    if tls is not None and address.scheme not in SECURE_SCHEMES:
-        raise BadUrl(f"{address}: tls=... has no effect without TLS: use tls:// or wss://")
+    check_tls(address, tls, allowed)
 
     async def serve() -> Server:
         where = runtime()
@@ -320,13 +314,7 @@ def server_starter(
             server.start_session(await open_stdio(make))
             return server
 
-        def make_served(place: Place) -> Session:
-            session = make()
-            session.read_backpressure.share_budget(bounds.budget)
-            session.on_connection_made = partial(begin_session, server, place)  # after TLS
-            session.is_refused = server.refuses
-            return session
-
+        make_served = partial(served_session, server, bounds.budget, make)
         factory: Callable[[Place], ByteHandler] = make_served
         handshake_timeout = (timeouts or Timeouts()).handshake
         if address.scheme in WEBSOCKET_SCHEMES:
@@ -359,6 +347,28 @@ def server_starter(
 
     serve.__qualname__ = "serve"
     return serve
+
+
+def check_tls(address: Address, tls: ssl.SSLContext | None, allowed: AllowedPeers) -> None:
+    """Raise ValueError or BadUrl for a TLS context, or none, that does not fit the rest."""
+    if allowed.needs_certificates and (tls is None or tls.verify_mode is not ssl.CERT_REQUIRED):
+        raise ValueError(
+            f"allow has names, {', '.join(sorted(allowed.names))}, which only certificates have: "
+            "give a TLS context that requires client certificates"
+        )
+    if tls is not None and address.scheme not in SECURE_SCHEMES:
+        raise BadUrl(f"{address}: tls=... has no effect without TLS: use tls:// or wss://")
+
+
+def served_session(
+    server: Server, budget: ServerBudget, make: Callable[[], Session], place: Place
+) -> Session:
+    """Return a new session of a server, for the connection of a place."""
+    session = make()
+    session.read_backpressure.share_budget(budget)
+    session.on_connection_made = partial(begin_session, server, place)  # after TLS
+    session.is_refused = server.refuses
+    return session
 
 
 def begin_session(server: Server, place: Place, session: Session) -> None:

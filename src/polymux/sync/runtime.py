@@ -24,13 +24,13 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
 from ssl import SSLContext
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from polymux.live.runtime import Task, wait_done
 from polymux.live.session.busy_poll import BusyPollLoop
 from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
-from polymux.live.transports.sockets import SocketTransport, begin_tls
+from polymux.live.transports.opening import accept_transport
 
 log = logging.getLogger("polymux.aio")
 
@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
 MAX_SELECT_SECONDS = 3600.0
+RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
 
 class ThreadTimer:
@@ -225,15 +226,7 @@ class ThreadRuntime:
         ssl: SSLContext | None = None,
         ssl_handshake_timeout: float | None = None,
     ) -> object:
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if ssl is not None:
-            late = None if ssl_handshake_timeout is None else monotonic() + ssl_handshake_timeout
-            async with self.timeout_at(late):
-                sock = await begin_tls(self, sock, ssl, server_side=True)
-        transport = SocketTransport(self, sock, protocol_factory())
-        transport.start()
-        return transport
+        return await accept_transport(self, protocol_factory, sock, ssl, ssl_handshake_timeout)
 
     # What callers use
 
@@ -327,10 +320,12 @@ class ThreadRuntime:
                 finally:
                     self._lock.acquire()
                     self._asleep = False
-            self._release()
+            self._release_if_unused()
 
-    def _release(self) -> None:
-        """Close what the runtime holds: nobody will use it again."""
+    def _release_if_unused(self) -> None:
+        """Close what the runtime holds, once the last connection has ended and no call waits."""
+        if not self._closed or self._released or self._leader is not None or self._parked:
+            return
         self._settle()
         self._released = True
         self._selector.close()
@@ -380,6 +375,7 @@ class ThreadRuntime:
             elif self._asleep:
                 self._asleep = False
                 self._standby.set()
+            self._release_if_unused()
 
     def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:
         """Process what comes until a task is done, or the deadline has passed.
@@ -402,7 +398,11 @@ class ThreadRuntime:
             self._selecting_until = until
             self._lock.release()
             try:
-                events = self._selector.select(max(0.0, until - now))
+                if self._released:  # only handlers and timers are left to wait for
+                    events = []
+                    sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
+                else:
+                    events = self._selector.select(max(0.0, until - now))
             finally:
                 self._lock.acquire()
                 self._selecting_until = 0.0

@@ -95,7 +95,6 @@ def serve(
     address = parse_url(url)
     if address.scheme in ("exec", "stdio"):
         raise Unsupported(f"{address}: standard streams need asyncio: use polymux.serve")
-    runtime = ThreadRuntime(f"polymux server {address}")
 
     async def handle(session: plain.Session) -> None:
         await in_thread(runtime, handler, blocking_session(runtime, session))
@@ -103,6 +102,7 @@ def serve(
     given: dict[str, Any] = {"limits": None, "timeouts": None, "tls": None, **options}
     bounds = server_bounds(limits or Limits(), protocol, meter)
     start = server_starter(bounds, handle, url, protocol, **given, runtime=lambda: runtime)
+    runtime = ThreadRuntime(f"polymux server {address}")
     runtime.do(runtime.add_user)
     try:
         live = runtime.call(start())
@@ -123,13 +123,15 @@ def pipe(
     """
     limits, timeouts = options.get("limits"), options.get("timeouts")
     check_session_options(protocol, limits, timeouts)
+
+    def maker(text: str, side: int) -> Callable[[], plain.Session]:
+        return session_factory(text, side, limits, timeouts, 0.0, runtime=lambda: runtime)
+
+    makers = maker(protocol, DIALER), maker(other or protocol, ACCEPTOR)
     runtime = ThreadRuntime("polymux pipe")
 
-    def make(text: str, side: int) -> plain.Session:
-        return session_factory(text, side, limits, timeouts, 0.0, runtime=lambda: runtime)()
-
     async def joined() -> tuple[plain.Session, plain.Session]:
-        both = make(protocol, DIALER), make(other or protocol, ACCEPTOR)
+        both = makers[0](), makers[1]()
         join_in_memory(*both)
         try:
             for session in both:
@@ -144,5 +146,9 @@ def pipe(
             session.closed.add_done_callback(lambda _: runtime.remove_user())
         return both
 
-    near, far = runtime.call(joined())
+    runtime.do(runtime.add_user)
+    try:
+        near, far = runtime.call(joined())
+    finally:
+        runtime.do(runtime.remove_user)
     return blocking_session(runtime, near), blocking_session(runtime, far)

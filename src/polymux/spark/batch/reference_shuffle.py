@@ -188,6 +188,11 @@ class FilePart:
         )  # fmt: skip
         return row, refs_at, refs_size
 
+    def packets(self, position: int) -> int:
+        """How many packets the row at a position has."""
+        refs_size: int = ROW.unpack_from(self.rows, position)[-1]
+        return refs_size // REF_BYTES
+
     def positions(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the position of each row, its flow, and the timestamp of its first packet."""
         position = 0
@@ -682,8 +687,7 @@ class ReferenceReader:
             row = self._next_row[row]
 
     def _packets(self, row: int) -> int:
-        _, size = self._parts[self._part_of[row]].refs_at(self._position_of[row])
-        return size // REF_BYTES
+        return self._parts[self._part_of[row]].packets(self._position_of[row])
 
     def _add_capture(self, entry: CaptureEntry) -> None:
         if not entry.identity:
