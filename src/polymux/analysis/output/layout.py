@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from polymux.core.errors import PolymuxError
 
@@ -63,6 +63,19 @@ class TableLayout:
             f"{name}={_escaped(value)}"
             for name, value in zip(self.partition_by, values, strict=True)
         )
+
+
+def partition_values(path: str) -> dict[str, str]:
+    """The partition columns and their values in the folders of a path; "" stands for null.
+
+    The inverse of `TableLayout.folder_of`.
+    """
+    pairs = (part.split("=", 1) for part in path.split("/"))
+    return {
+        pair[0]: "" if pair[1] == _HIVE_NULL else unquote(pair[1])
+        for pair in pairs
+        if len(pair) == 2
+    }
 
 
 def _escaped(value: str) -> str:

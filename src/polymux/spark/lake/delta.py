@@ -87,7 +87,7 @@ class DeltaFormat(TableFormat):
             AddAction(
                 path,
                 file.size,
-                {name: file.partition[name] for name in columns},
+                {name: file.partition[name] or None for name in columns},
                 milliseconds,
                 change,
                 json.dumps({"numRecords": file.rows}),

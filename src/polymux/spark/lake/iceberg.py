@@ -17,10 +17,11 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.storage import Storage, delta_options, one_line
-from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
+from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import (
     TableFormat,
     is_needed,
@@ -251,7 +252,7 @@ def file_properties(url: str) -> dict[str, str]:
 def table_schema(table: str, partition_columns: list[str]) -> Schema:
     """The Iceberg schema of a table. Its fields are numbered in the order of its columns."""
     columns = TABLES[table].columns
-    element = len(columns) + len(PARTITION_NAMES) + 1  # ids of elements of lists come last
+    element = len(columns) + len(PARTITION_COLUMNS) + 1  # ids of elements of lists come last
     fields = []
     for number, column in enumerate(columns, 1):
         if column.type is ColumnType.TEXT_LIST:
@@ -311,7 +312,9 @@ def _map_names(transaction: Transaction) -> None:
     transaction.set_properties({_NAME_MAPPING: mapping.model_dump_json()})
 
 
-def _partition_value(name: str, value: str) -> int | str:
+def _partition_value(name: str, value: str) -> int | str | None:
+    if not value:
+        return None
     return (date.fromisoformat(value) - _EPOCH).days if name == "date" else value
 
 

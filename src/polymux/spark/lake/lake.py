@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.layout import partition_values
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import UnwritableOutput
 from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, read_lock
@@ -38,7 +39,6 @@ from polymux.spark.lake.version_log import (
     LoadedVersion,
     VersionLog,
     new_version,
-    partition_of,
 )
 
 if TYPE_CHECKING:
@@ -89,11 +89,14 @@ class TaskOutput:
             rows = int(pq.read_metadata(path).num_rows)
             if rows == 0:
                 continue
-            name = "/".join((*parts[:-1], f"part-{self.run}-{_new_id()}.parquet"))
+            folders = "/".join(parts[:-1])
+            name = f"{folders}/part-{self.run}-{_new_id()}.parquet"
             size = path.stat().st_size
             self.storage.store(path, name)
             found.append(
-                DataFile(parts[0], name, size, rows, partition_of(name), self.run, provisional)
+                DataFile(
+                    parts[0], name, size, rows, partition_values(folders), self.run, provisional
+                )
             )
         return found
 

@@ -31,13 +31,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.core.errors import PolymuxError, UnreadableInput
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAKE_FOLDER: Final = "_lake"  # in a lake: all but its tables
-DATE_PARTITION: Final = "date"
-SENSOR_PARTITION: Final = "sensor"
-PARTITION_NAMES: Final = (DATE_PARTITION, SENSOR_PARTITION)
+DATE_PARTITION, SENSOR_PARTITION = PARTITION_COLUMNS
 OPERATIONS: Final = ("append", "reprocess", "follow", "compact", "expire")
 
 

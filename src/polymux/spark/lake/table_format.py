@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.schema.tables import TABLES
-from polymux.spark.lake.store import PARTITION_NAMES, LakeError, LakeVersion
+from polymux.spark.lake.store import LakeError, LakeVersion
 
 
 class TableFormat(ABC):
@@ -80,7 +81,7 @@ def partition_columns(table: str, version: LakeVersion) -> list[str]:
     if not files and "session_id" in TABLES[table].column_names():
         files = tuple(version.all_files())
         files = tuple(sorted(files, key=lambda file: len(file.partition))[-1:])
-    found = [name for name in PARTITION_NAMES if files and name in files[0].partition]
+    found = [name for name in PARTITION_COLUMNS if files and name in files[0].partition]
     for file in files:
         if sorted(file.partition) != sorted(found):
             raise LakeError(

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import unquote
 
 from polymux import __version__
+from polymux.analysis.output.layout import partition_values
 from polymux.spark.lake.storage import Storage
 from polymux.spark.lake.store import DataFile, LakeError, LakeVersion, StateFile
 
@@ -231,12 +231,6 @@ def by_table(files: Iterable[DataFile]) -> dict[str, tuple[DataFile, ...]]:
     }
 
 
-def partition_of(path: str) -> dict[str, str]:
-    """The partition values in a path such as `frames/date=2026-11-03/part-....parquet`."""
-    pairs = (part.split("=", 1) for part in path.split("/")[1:-1])
-    return {pair[0]: unquote(pair[1]) for pair in pairs if len(pair) == 2}
-
-
 def run_of(path: str) -> str:
     """The run in the name of a data file, `part-RUN-....parquet`."""
     return path.rpartition("/")[2].split("-")[1]
@@ -264,7 +258,7 @@ def _grouped(files: Iterable[DataFile]) -> dict[str, list[list[object]]]:
 
 def _ungrouped(groups: Mapping[str, list[list[Any]]]) -> Iterable[DataFile]:
     for folder, entries in groups.items():
-        partition = partition_of(f"{folder}/")
+        partition = partition_values(folder)
         table = folder.partition("/")[0]
         if ".." in folder.split("/") or folder.startswith("/"):
             raise ValueError(f"{folder} is not below it")
