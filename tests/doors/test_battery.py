@@ -115,6 +115,15 @@ def test_a_stream_is_opened_half_closed_and_read_to_its_end(door: Door, protocol
                 stream.send(b"more")
 
 
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams"])
+def test_a_stream_is_opened_with_a_weight(door: Door, protocol: str) -> None:
+    with joined(door, protocol) as (near, far):
+        accepting = threading.Thread(target=lambda: far.accept(timeout=20))
+        accepting.start()
+        assert near.open("name", weight=4, timeout=20).weight == 4
+        accepting.join()
+
+
 def test_lines_and_exact_sizes_are_read(door: Door) -> None:
     with connected(door) as session, session.open("lines") as stream:
         stream.send(b"one\ntwo\nabcdef")

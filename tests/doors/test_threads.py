@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.doors.door import ThreadsDoor
-from tests.doors.test_battery import connected, descriptors, until
+from tests.doors.test_battery import CALLS, connected, descriptors, until
 
 import polymux
 import polymux.sync
@@ -101,15 +101,18 @@ def test_the_thread_ends_with_the_session_and_its_descriptors_are_closed() -> No
     until(lambda: descriptors() <= sockets)
 
 
-def test_a_thousand_calls_that_time_out_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
     near, far = polymux.sync.pipe("mplex")
     with near, far:
         stream = near.open("name")
         theirs = far.accept()
+        sockets = descriptors()
         for _ in range(1000):
             with pytest.raises(TimeoutError):
-                stream.receive(timeout=0.0001)
+                CALLS[verb](near, stream, 0.0001)
         assert len(own_threads()) == 1
+        assert descriptors() == sockets
         theirs.send(b"x")
         assert stream.receive(timeout=20) == b"x"
 

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from polymux.live.runtime import Task, wait_done
 from polymux.live.session.busy_poll import BusyPollLoop
 from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
-from polymux.live.transports.sockets import SocketTransport, begin_tls
+from polymux.live.transports.opening import accept_transport
 
 log = logging.getLogger("polymux.aio")
 
@@ -226,15 +226,7 @@ class ThreadRuntime:
         ssl: SSLContext | None = None,
         ssl_handshake_timeout: float | None = None,
     ) -> object:
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if ssl is not None:
-            late = None if ssl_handshake_timeout is None else monotonic() + ssl_handshake_timeout
-            async with self.timeout_at(late):
-                sock = await begin_tls(self, sock, ssl, server_side=True)
-        transport = SocketTransport(self, sock, protocol_factory())
-        transport.start()
-        return transport
+        return await accept_transport(self, protocol_factory, sock, ssl, ssl_handshake_timeout)
 
     # What callers use
 

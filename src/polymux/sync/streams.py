@@ -68,7 +68,7 @@ class Stream(Handle[duplex.Stream]):
 
     @property
     def weight(self) -> int:
-        """The stream's share of what this side sends: 1, the default, to 256."""
+        """The stream's share of the connection; see `polymux.Stream.weight`. It may be set."""
         return self.live.weight
 
     @weight.setter

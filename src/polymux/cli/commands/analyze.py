@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -80,6 +81,9 @@ SMALL_INPUT_BYTES = 256 * MIB  # one process has analyzed this before Spark has 
     help="Spark: the master, such as local[4] or spark://host:7077.",
 )  # fmt: skip
 @click.option(
+    "--remote", default="", help="Spark: a server of Spark Connect, sc://host:15002, not a master."
+)
+@click.option(
     "--memory", default="1g", show_default=True, help="Spark: heap of the driver, such as 512m."
 )
 @click.option("--conf", "confs", multiple=True, help="Spark: a setting, spark.NAME=VALUE.")
@@ -95,6 +99,7 @@ def analyze(
     key_files: tuple[str, ...],
     content: bool,
     master: str,
+    remote: str,
     confs: tuple[str, ...],
     memory: str,
     with_report: bool,
@@ -126,13 +131,15 @@ def analyze(
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     settings = parse_spark_conf(confs)
+    if remote and context.get_parameter_source("master") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
         folder = single_directory(captures)
-        with spark_session(master, memory=memory, conf=settings) as spark:
+        with spark_session(master, remote=remote, memory=memory, conf=settings) as spark:
             run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
                 content=content, keys=key_files, available_now=available_now, interval=interval,
@@ -145,7 +152,8 @@ def analyze(
     console = Console(stderr=True)
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
-            spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
+            session = spark_session(master, remote=remote, memory=memory, conf=settings)
+            spark = stack.enter_context(session)
         mention_report(captures, sum(file.size for file in inputs), with_report)
         with stage_progress(spark, console) as on_stage:
             done = run(
