@@ -24,6 +24,8 @@ LOAD_BYTES = 16_000_000  # bulk data beside the pings
 SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
 MAX_PING_SECONDS = 0.005  # beside bulk, or five times the latency without
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
+MIN_PART = 0.9  # of what its weight gives a stream
+WEIGHTS = (1, 2, 4)
 FAIRNESS_STREAMS = 10
 FAIRNESS_STREAM_BYTES = 3_000_000
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux")
@@ -50,6 +52,8 @@ async def measure_all() -> list[Result]:
                     sides = await npm_pairs(protocol, stack, lines)
                 lines += await ping_lines(other, ours, sides)
                 lines.append(await fairness(ours))
+                if protocol == "mplex":  # it has no credit, which would limit the heavy ones
+                    lines.append(await weighted(ours))
         if not harness.CHOSEN_PROTOCOLS:
             lines += await footprint_lines(other)
     return lines
@@ -258,6 +262,26 @@ async def fairness(ours: OwnProtocol) -> Figure:
         samples.append(jain(await asyncio.gather(*(one(start) for _ in range(FAIRNESS_STREAMS)))))
     name = f"{ours.protocol}, fairness of ten bulk streams"
     return Figure(name, samples, "Jain", [Bound("demand", MIN_JAIN_INDEX)], higher_is_better=True)
+
+
+async def weighted(ours: OwnProtocol) -> Figure:
+    """The least that one of three bulk streams of weights 1, 2, 4 has of its part.
+
+    Each sends in proportion to its weight, so that all end together if they share as they should.
+    """
+    size = harness.EFFORT.scaled(2 * FAIRNESS_STREAM_BYTES, 65536)
+    samples = []
+
+    async def one(start: float, weight: int) -> float:
+        await pairs.push(ours.session, weight * size, 65536, weight)
+        return size / (time.perf_counter() - start)
+
+    for _ in range(harness.EFFORT.rounds):
+        start = time.perf_counter()
+        rates = await asyncio.gather(*(one(start, weight) for weight in WEIGHTS))
+        samples.append(min(rates) / statistics.mean(rates))
+    name = f"{ours.protocol}, bulk streams of weights 1, 2, 4: least part"
+    return Figure(name, samples, "of it", [Bound("demand", MIN_PART)], higher_is_better=True)
 
 
 def jain(rates: list[float]) -> float:

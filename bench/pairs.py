@@ -170,9 +170,11 @@ def stream_name(session: Any, name: str) -> str:
     return "" if isinstance(session, polymux.YamuxSession) else name
 
 
-async def push(session: Any, byte_count: int, size: int) -> None:
+async def push(session: Any, byte_count: int, size: int, weight: int = 1) -> None:
     """Open a stream, send, end, and wait until the peer has ended it too."""
     stream = await session.open(stream_name(session, "bulk"))
+    if weight > 1:
+        stream.weight = weight
     payload = bytes(size)
     if size < 1024:
         batch = [payload] * max(1, min(byte_count, 65536) // size)
