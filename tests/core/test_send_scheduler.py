@@ -339,10 +339,11 @@ for seed in range(cases):
         stream = rng.choice(streams)
         if deed == 1:
             end.set_weight(stream, rng.randint(1, 256))
-        elif deed < 4 and stream.buffers is not None and not stream.buffers.end_queued:
+        elif deed < 4:
             end.send_many(stream, [rng.randbytes(rng.randrange(30000)) for _ in range(5)])
         elif deed == 4 and rng.random() < 0.2:
             end.end(stream)
+            streams.remove(stream)
         said.update(end.data_to_send(rng.choice([0, 1, 5000, 100000])))
     while end.pending():
         said.update(end.data_to_send())
