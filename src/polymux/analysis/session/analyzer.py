@@ -204,20 +204,9 @@ def analyze_session_steps(
         if opened is not None:
             sample = opened.sample()
         elif not conflict:
-            whole = _confirmable_batch(session, peeked, sample)
-            if whole is not None:
-                expected = expect(session, options, sample)
-                if expected is not None and expected.protocol:
-                    decoding = _start_decoding(
-                        session, None, expected.protocol, (0, 0), options, on_missing is not None
-                    )
-                    decoding.tracker.feed(whole.events, whole.data)
-                    detection = confirm(
-                        expected, sample, decoding.observer, decoding.tracker.frame_rows()
-                    )
-                    if detection is None:
-                        decoding.release()
-                        decoding = None
+            expected, detection, decoding = _confirm_expected(
+                session, peeked, sample, options, on_missing is not None
+            )
         if detection is None:
             detection = _detect_protocol(session, options, sample, opened)
             if expected is not None:
@@ -323,6 +312,32 @@ class Decoding:
     def release(self) -> None:
         """Break the cycle of references between both, so that they are freed at once."""
         self.observer.connection.sink = NullSink()
+
+
+def _confirm_expected(
+    session: TcpSession,
+    peeked: PeekedSession,
+    sample: SessionSample,
+    options: AnalysisOptions,
+    with_missing: bool,
+) -> tuple[Expectation | None, Detection | None, Decoding | None]:
+    """Decode a short session by the protocol that its acceptor is remembered to speak.
+
+    Returns:
+        What is expected of the session, for `remember`, if it can be confirmed at all; and, if it
+        was confirmed, the detection and the decoding, which has been fed with the whole session.
+    """
+    whole = _confirmable_batch(session, peeked, sample)
+    expected = expect(session, options, sample) if whole is not None else None
+    if whole is None or expected is None or not expected.protocol:
+        return expected, None, None
+    decoding = _start_decoding(session, None, expected.protocol, (0, 0), options, with_missing)
+    decoding.tracker.feed(whole.events, whole.data)
+    detection = confirm(expected, sample, decoding.observer, decoding.tracker.frame_rows())
+    if detection is None:
+        decoding.release()
+        return expected, None, None
+    return expected, detection, decoding
 
 
 def _confirmable_batch(
