@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import json
+import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from polymux.spark.lake.store import DataFile, LakeVersion, StateFile
+from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.schema.tables import TABLES
+from polymux.core.errors import UnwritableOutput
+from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, read_lock
+from polymux.spark.lake.compaction import join_files, plan_joins
+from polymux.spark.lake.storage import TASKS_FOLDER, Storage, StoredFile, open_storage
+from polymux.spark.lake.store import (
+    FORMATS,
+    OPERATIONS,
+    ConcurrentCommit,
+    DataFile,
+    LakeError,
+    LakeVersion,
+    StateFile,
+)
+from polymux.spark.lake.table_format import ParquetFormat, TableFormat, partition_columns
+from polymux.spark.lake.version_log import (
+    RECORDS_FOLDER,
+    TABLES_FOLDER,
+    VERSIONS_FOLDER,
+    LoadedVersion,
+    VersionLog,
+    new_version,
+    partition_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+LAKE_FOLDER: Final = "_lake"
+SETTINGS_NAME: Final = "_lake/settings"
+STATE_FOLDER: Final = "_lake/state"
+DEFAULT_TARGET_BYTES: Final = 128 << 20
+DEFAULT_GRACE: Final = timedelta(days=7)
+MAINTENANCE: Final = frozenset({"compact", "expire"})
+_OWN_FILE: Final = re.compile(r"part-[0-9a-f]{12}-[0-9a-f]{12}\.parquet")
+_STATE_FILE: Final = re.compile(r"[0-9a-f]{12}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
     """Where the tasks of one run write. Pickled to the workers, which need to reach the lake."""
 
-    url: str
+    storage: Storage
     run: str
 
     @contextmanager
@@ -29,8 +66,8 @@ class TaskOutput:
         On a lake in a directory it is below that directory, so that storing is a rename; otherwise
         it is in the machine's temporary directory and holds the tables of one task.
         """
-        raise NotImplementedError
-        yield
+        with self.storage.task_folder() as folder:
+            yield folder
 
     def store(self, folder: Path, *, provisional: bool = False) -> list[DataFile]:
         """Move all `TABLE/[NAME=VALUE/...]*.parquet` below `folder` into the lake.
@@ -41,11 +78,33 @@ class TaskOutput:
         Raises:
             LakeError: They cannot be written. Those already stored are removed by `Lake.vacuum`.
         """
-        raise NotImplementedError
+        import pyarrow.parquet as pq
+
+        found = []
+        for path in sorted(folder.rglob("*.parquet")):
+            parts = path.relative_to(folder).parts
+            if parts[0] not in TABLES or path.name.startswith("."):
+                continue
+            rows = int(pq.read_metadata(path).num_rows)
+            if rows == 0:
+                continue
+            name = "/".join((*parts[:-1], f"part-{self.run}-{_new_id()}.parquet"))
+            size = path.stat().st_size
+            self.storage.store(path, name)
+            found.append(
+                DataFile(parts[0], name, size, rows, partition_of(name), self.run, provisional)
+            )
+        return found
 
     def store_state(self, name: str, content: bytes | Path) -> StateFile:
-        """Write a state file: its bytes, or a local file with them, which stays."""
-        raise NotImplementedError
+        """Write a state file: its bytes, or those of a file in `folder`, which is moved."""
+        path = f"{STATE_FOLDER}/{self.run}-{_new_id()}"
+        if isinstance(content, bytes):
+            self.storage.write(path, content)
+            return StateFile(name, path, len(content))
+        size = content.stat().st_size
+        self.storage.store(content, path)
+        return StateFile(name, path, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +122,64 @@ class Lake:
     Get one from `open_lake`. Readers need none of the methods that change something.
     """
 
-    url: str
-    format: str  # one of store.FORMATS
+    def __init__(self, storage: Storage, format: str, tables: TableFormat) -> None:
+        self.storage = storage
+        self.url = storage.url
+        self.location = storage.location  # without credentials, for texts
+        self.format = format  # one of store.FORMATS
+        self._tables = tables
+        self._log = VersionLog(storage)
+        self._locks: dict[str, OutputLock] = {}
 
     # Reading
 
     def current(self) -> LakeVersion | None:
         """The newest version; None before the first. Reads the store each time."""
-        raise NotImplementedError
+        loaded = self._current()
+        return None if loaded is None else loaded.version
 
     def version(self, number: int) -> LakeVersion:
         """That version; LakeError if it does not exist or has been vacuumed."""
-        raise NotImplementedError
+        return self._log.load(number).version
 
     def history(self) -> list[LakeVersion]:
         """All versions that can still be read, the oldest first, without their files and state."""
-        raise NotImplementedError
+        return [self._log.summary(number) for number in self._log.numbers()]
 
     def batches(
         self, files: Iterable[DataFile], columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these files in the schemas of their tables (one table), file by file."""
-        raise NotImplementedError
+        """The rows of these files in the schemas of their tables, file by file.
+
+        Args:
+            files: Files of one or several tables.
+            columns: These columns only, in this order.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for file in files:
+            schema = SCHEMAS[file.table]
+            names = columns or schema.names
+            wanted = pa.schema([schema.field(name) for name in names])
+            system = self.storage.arrow_filesystem
+            with system.open_input_file(self.storage.arrow_path(file.path)) as source:
+                for batch in pq.ParquetFile(source).iter_batches(columns=names):
+                    yield batch.select(names).cast(wanted)
+
+    def paths(self, files: Iterable[DataFile]) -> list[str]:
+        """The full paths of data files, or their URLs without credentials."""
+        return [f"{self.location}/{file.path}" for file in files]
 
     def read_state(self, file: StateFile) -> bytes:
         """The content of a state file."""
-        raise NotImplementedError
+        try:
+            return self.storage.read(file.path)
+        except FileNotFoundError:
+            raise LakeError(
+                f"{self.location}/{file.path}: the state {file.name!r} of a version is missing: "
+                "the lake is damaged, or the version was vacuumed"
+            ) from None
 
     # Writing
 
@@ -102,7 +193,22 @@ class Lake:
             OutputBusy: Another run writes to it.
             LakeError: It cannot be written.
         """
-        raise NotImplementedError
+        run = _new_id()
+        if self.location == self.url:  # a directory
+            try:
+                Path(self.url).mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise UnwritableOutput(
+                    f"{self.location}: cannot be created: {problem.strerror}"
+                ) from None
+            self._locks[run] = OutputLock(Path(self.url), run)
+        try:
+            self._found()
+            self.complete()
+            return Staging(run, self.current(), TaskOutput(self.storage, run))
+        except BaseException:
+            self._unlock(run)
+            raise
 
     def commit(
         self,
@@ -137,43 +243,294 @@ class Lake:
             LakeError: The store failed. If it is not known whether the version was created, the
                 text says so.
         """
-        raise NotImplementedError
+        if operation not in OPERATIONS:
+            raise ValueError(f"operation {operation!r}: one of {', '.join(OPERATIONS)}")
+        new, gone = list(added), {file.path for file in removed}
+        kept_state = None if state is None else {file.name: file for file in state}
+        committed = None
+        while committed is None:
+            parent = self._current()
+            self._check_parent(staging, parent, gone, operation)
+            files = [] if parent is None else parent.version.all_files()
+            version = new_version(
+                None if parent is None else parent.version,
+                staging.run,
+                [*(file for file in files if file.path not in gone), *new],
+                _state_of(parent) if kept_state is None else kept_state,
+                operation,
+                options or {},
+            )
+            for table in version.files:
+                partition_columns(table, version)  # checks that a table has the same everywhere
+            written = self._log.write(parent, version)
+            if self._log.commit(written):
+                committed = version
+        self._check_newest(committed)
+        self._unlock(staging.run)
+        return replace(committed, tables=self._bring_tables(committed))
 
     def discard(self, staging: Staging) -> None:
-        """End a run without a version, and remove the files that it has stored."""
-        raise NotImplementedError
+        """End a run without a version, and remove the files that it has stored.
+
+        Does nothing to a run that was committed.
+        """
+        try:
+            current = self.current()
+            named = set() if current is None else {file.path for file in current.all_files()}
+            kept = set() if current is None else {file.path for file in current.state.values()}
+            mine = [
+                file.name
+                for file in self._own_files()
+                if staging.run in file.name and file.name not in named | kept
+            ]
+            self.storage.delete(mine)
+        finally:
+            self._unlock(staging.run)
+
+    def complete(self) -> bool:
+        """Bring the tables of a Delta or Iceberg lake to its newest version, if a killed run has
+        not. Return whether there was something to do."""
+        current = self.current()
+        if current is not None:
+            self._bring_tables(current)
+        return current is not None and self._tables.has_positions and not current.tables
 
     # Maintenance: each is a run of its own, and takes no lock
 
     def compact(
-        self, target_bytes: int = 128 << 20, *, dates: Iterable[str] = (), dry_run: bool = False
-    ) -> LakeVersion | None:
+        self,
+        target_bytes: int = DEFAULT_TARGET_BYTES,
+        *,
+        dates: Iterable[str] = (),
+        dry_run: bool = False,
+    ) -> Compaction:
         """Join small files of the same table and partition; rows stay the same.
 
+        Args:
+            target_bytes: Files of at least half of it are left alone; smaller ones are joined to
+                files of about this size.
+            dates: Only these partitions, as YYYY-MM-DD; none: all.
+            dry_run: Only say what would be joined.
+        """
+        loaded = self._current()
+        joins = plan_joins(
+            [] if loaded is None else loaded.version.all_files(), target_bytes, frozenset(dates)
+        )
+        joined = [file for join in joins for file in join]
+        if dry_run or not joins or loaded is None:
+            return Compaction(joined, [], None)
+        self.complete()
+        staging = Staging(_new_id(), loaded.version, TaskOutput(self.storage, _new_id()))
+        staging = replace(staging, output=TaskOutput(self.storage, staging.run))
+        try:
+            added = [new for join in joins for new in join_files(self, staging.output, join)]
+            options = {"target_bytes": str(target_bytes), "dates": ",".join(sorted(dates))}
+            version = self.commit(
+                staging, added=added, removed=joined, operation="compact", options=options
+            )
+        except BaseException:
+            self.discard(staging)
+            raise
+        return Compaction(joined, added, version)
+
+    def expire(
+        self, keep_days: int, *, today: date | None = None, dry_run: bool = False
+    ) -> list[DataFile]:
+        """Remove the files of all days before the last `keep_days`, of which `today` is one.
+
+        Files that are not partitioned by date stay.
+
+        Args:
+            keep_days: How many days to keep, at least 1.
+            today: The last of them; by default today, in UTC.
+            dry_run: Only say what would be removed.
+
         Returns:
-            The new version; None if there was nothing to join, or `dry_run`.
+            The files of which the new version is without.
         """
-        raise NotImplementedError
+        if keep_days < 1:
+            raise LakeError(f"{keep_days} days: keep at least 1")
+        last = today or datetime.now(UTC).date()
+        first = (last - timedelta(days=keep_days - 1)).isoformat()
+        current = self.current()
+        files = [] if current is None else current.all_files()
+        old = [file for file in files if file.date and file.date < first]
+        if old and not dry_run:
+            self.complete()
+            run = _new_id()
+            staging = Staging(run, current, TaskOutput(self.storage, run))
+            self.commit(staging, removed=old, operation="expire", options={"first_day": first})
+        return old
 
-    def expire(self, keep_days: int, *, today: str, dry_run: bool = False) -> list[DataFile]:
-        """Remove the files of all days before the last `keep_days` (`today` is the last of them).
+    def vacuum(
+        self, grace: timedelta = DEFAULT_GRACE, *, dry_run: bool = False
+    ) -> list[StoredFile]:
+        """Delete versions but the current one, and files that no version names.
 
-        Files that are not partitioned by date stay. Returns what was removed, or would be.
-        """
-        raise NotImplementedError
-
-    def vacuum(self, grace: timedelta, *, dry_run: bool = False) -> list[str]:
-        """Delete versions but the current one, and files that no version names, if older than
-        `grace`. Readers of a version have that long to finish.
+        A version is deleted when the next one is older than `grace`: readers of a version have at
+        least that long to finish. A file that no remaining version names is deleted when it is
+        older than `grace`, so no run may take longer; in a directory, the files of the run that
+        holds its lock are left alone.
 
         Returns:
-            The paths that were deleted, or would be, relative to the lake.
+            The files that were deleted, or would be.
         """
-        raise NotImplementedError
+        self.complete()
+        limit = datetime.now(UTC) - grace
+        numbers = self._log.numbers()
+        old = {
+            number
+            for number, following in pairwise(numbers)
+            if self._log.summary(following).time <= limit
+        }
+        named = self._named_by(number for number in numbers if number not in old)
+        writing = self._writing_run()
+        versions, others = [], []
+        for file in self._own_files():
+            number = VersionLog.number_in(file.name)
+            if number is not None:
+                if number in old:
+                    versions.append(file)
+            elif file.modified > limit or file.name in named:
+                continue
+            elif not writing or writing not in file.name:
+                others.append(file)
+        if not dry_run:
+            # Versions first: what they name may go only when they are gone.
+            self.storage.delete(file.name for file in versions)
+            self.storage.delete(file.name for file in others)
+            kept = [self._log.positions(number) for number in numbers if number not in old]
+            self._tables.vacuum(limit, kept)
+        return versions + others
+
+    # Private helpers
+
+    def _current(self) -> LoadedVersion | None:
+        while True:
+            numbers = self._log.numbers()
+            if not numbers:
+                return None
+            try:
+                return self._log.load(numbers[-1])
+            except LakeError:
+                if self._log.numbers()[-1:] == numbers[-1:]:
+                    raise  # otherwise it was vacuumed after a newer one was committed
+
+    def _found(self) -> None:
+        """Create the lake, if it does not exist."""
+        found = _format_of(self.storage)
+        if found is None:
+            self.storage.create(SETTINGS_NAME, _settings(self.format))
+            found = _format_of(self.storage)
+        if found != self.format:
+            raise LakeError(_other_format(self.location, found or "", self.format))
+        for table in TABLES:
+            if table != "content":
+                self.storage.make_folder(table)
+
+    def _check_parent(
+        self, staging: Staging, parent: LoadedVersion | None, gone: set[str], operation: str
+    ) -> None:
+        base = 0 if staging.parent is None else staging.parent.number
+        now = 0 if parent is None else parent.version.number
+        if staging.run in self._locks and not self._locks[staging.run].is_held():
+            raise ConcurrentCommit(
+                f"{self.location}: another run has taken its lock ({LOCK_NAME}) over: nothing was "
+                "committed; do not run two at once on a lake"
+            )
+        if now == base:
+            return
+        others = [self._log.summary(number) for number in range(base + 1, now + 1)]
+        runs = [version for version in others if version.operation not in MAINTENANCE]
+        if runs and operation not in MAINTENANCE:
+            raise ConcurrentCommit(
+                f"{self.location}: run {runs[-1].run} committed version {runs[-1].number} "
+                f"({runs[-1].operation}) after this run had begun on version {base}: nothing was "
+                "committed; run it again"
+            )
+        here = set() if parent is None else {file.path for file in parent.version.all_files()}
+        missing = sorted(gone - here)
+        if missing:
+            raise ConcurrentCommit(
+                f"{self.location}: {missing[0]}, which this run replaces, was replaced by version "
+                f"{now} ({others[-1].operation}) after it had begun: nothing was committed; run it "
+                "again"
+            )
+
+    def _check_newest(self, version: LakeVersion) -> None:
+        """Find out whether the version was created below newer ones: a driver that was stopped for
+        longer than the grace period of a vacuum may create a number that was deleted."""
+        numbers = self._log.numbers()
+        if numbers[-1] > version.number and version.number + 1 not in numbers:
+            self.storage.delete([f"{VERSIONS_FOLDER}/{version.number:08}"])
+            raise ConcurrentCommit(
+                f"{self.location}: version {numbers[-1]} was committed long before this one: "
+                "nothing was committed; run it again"
+            )
+
+    def _bring_tables(self, version: LakeVersion) -> dict[str, str]:
+        """Bring the tables of a Delta or Iceberg lake to a version; return where they have it."""
+        if not self._tables.has_positions:
+            return {}
+        try:
+            former, positions = self._log.newest_positions()
+            if former < version.number:
+                found = self._tables.bring_to(version, positions)
+                positions = self._log.record_positions(version.number, found)
+            self._tables.publish(version.number, positions)
+            return positions
+        except LakeError as problem:
+            raise LakeError(
+                f"{problem}. Version {version.number} of {self.location} is committed, but not all "
+                f"of its {self.format} tables have it; the next run completes that"
+            ) from None
+
+    def _named_by(self, numbers: Iterable[int]) -> set[str]:
+        """The data files, state files and records of these versions."""
+        named: set[str] = set()
+        for number in numbers:
+            loaded = self._log.load(number)
+            named |= {file.path for file in loaded.version.all_files()}
+            named |= {file.path for file in loaded.version.state.values()}
+            named |= {f"{RECORDS_FOLDER}/{name}.json" for name in loaded.records}
+        return named
+
+    def _writing_run(self) -> str:
+        """The run that holds the lock of a lake in a directory; "" if there is none."""
+        if self.location != self.url:
+            return ""
+        lock = read_lock(Path(self.url))
+        return "" if lock is None or lock.owner is None else lock.owner.run
+
+    def _own_files(self) -> Iterator[StoredFile]:
+        """All files that polymux has made in the lake, but those of the formats."""
+        for table in TABLES:
+            for file in self.storage.files(table):
+                if _OWN_FILE.fullmatch(file.name.rpartition("/")[2]):
+                    yield file
+        for folder in (STATE_FOLDER, RECORDS_FOLDER, VERSIONS_FOLDER, TABLES_FOLDER, TASKS_FOLDER):
+            yield from self.storage.files(folder)
+
+    def _unlock(self, run: str) -> None:
+        lock = self._locks.pop(run, None)
+        if lock is not None:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What `Lake.compact` has done: `joined` files became `added` in `version`.
+
+    `version` is None, and nothing is added, if nothing was done.
+    """
+
+    joined: list[DataFile]
+    added: list[DataFile]
+    version: LakeVersion | None
 
 
 def open_lake(url: str, format: str | None = None, *, catalog: str = "") -> Lake:
-    """Open the lake at a directory or URL.
+    """Open the lake at a directory or URL. Nothing is written before `Lake.begin`.
 
     Args:
         url: A path or URL that `pyarrow.fs` opens, such as `s3://bucket/lake`.
@@ -185,4 +542,73 @@ def open_lake(url: str, format: str | None = None, *, catalog: str = "") -> Lake
         LakeError: The lake has another format, or there is something else at `url`.
         MissingExtra: The format needs `polymux[lake]`.
     """
-    raise NotImplementedError
+    if format is not None and format not in FORMATS:
+        raise LakeError(f"format {format!r}: one of {', '.join(FORMATS)}")
+    storage = open_storage(url)
+    found = _format_of(storage)
+    if found is None:
+        _check_empty(storage)
+    elif format not in (None, found):
+        raise LakeError(_other_format(storage.location, found, format or ""))
+    chosen = found or format or "parquet"
+    return Lake(storage, chosen, _table_format(chosen, storage, catalog))
+
+
+def is_lake(url: str) -> bool:
+    """Whether there is a lake at a directory or URL."""
+    return _format_of(open_storage(url)) is not None
+
+
+def _table_format(format: str, storage: Storage, catalog: str) -> TableFormat:
+    if format == "delta":
+        from polymux.spark.lake.delta import DeltaFormat
+
+        return DeltaFormat(storage)
+    if format == "iceberg":
+        from polymux.spark.lake.iceberg import IcebergFormat
+
+        return IcebergFormat(storage, catalog)
+    return ParquetFormat()
+
+
+def _settings(format: str) -> bytes:
+    return json.dumps({"polymux-lake": 1, "format": format}).encode()
+
+
+def _format_of(storage: Storage) -> str | None:
+    """The format of the lake in a storage; None if there is none."""
+    try:
+        settings = json.loads(storage.read_created(SETTINGS_NAME))
+        if settings["polymux-lake"] != 1 or settings["format"] not in FORMATS:
+            raise ValueError(settings)
+        return str(settings["format"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise LakeError(
+            f"{storage.location}: its {SETTINGS_NAME} is not known; a newer polymux may have "
+            "written this lake"
+        ) from None
+
+
+def _check_empty(storage: Storage) -> None:
+    others = set(storage.names("")) - {LOCK_NAME, LAKE_FOLDER}
+    if others:
+        raise LakeError(
+            f"{storage.location}: holds something other than a lake ({min(others)}); choose another"
+        )
+
+
+def _other_format(location: str, found: str, wanted: str) -> str:
+    return (
+        f"{location}: is a lake of format {found}, not {wanted}; leave --format out, or choose "
+        "another place"
+    )
+
+
+def _state_of(parent: LoadedVersion | None) -> Mapping[str, StateFile]:
+    return {} if parent is None else parent.version.state
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]

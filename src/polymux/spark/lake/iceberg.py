@@ -1,0 +1,368 @@
+"""Lakes whose tables are Iceberg tables, in a SQL catalog.
+
+A version of the lake is one snapshot of every table that it changes. The metadata of all tables is
+written to the store first; then one SQL transaction points the catalog to it. So readers of the
+catalog see the tables of one version. The positions that the lake records are the locations of the
+metadata: a catalog that is lost, or is on another machine, is made again from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from polymux.analysis.schema.tables import TABLES, ColumnType
+from polymux.core.errors import MissingExtra
+from polymux.spark.lake.storage import Storage, delta_options, one_line
+from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
+from polymux.spark.lake.table_format import TableFormat, partition_columns
+
+try:
+    from pyiceberg.catalog.memory import InMemoryCatalog
+    from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.manifest import DataFileContent, FileFormat
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import StaticTable, Table, Transaction
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import (
+        BinaryType,
+        DateType,
+        DecimalType,
+        IcebergType,
+        ListType,
+        LongType,
+        NestedField,
+        StringType,
+        TimestamptzType,
+    )
+    from sqlalchemy import insert, select, update
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.orm import Session
+except ImportError:
+    raise MissingExtra("lake", "a lake of Iceberg tables") from None
+
+NAMESPACE: Final = "polymux"
+CATALOG_NAME: Final = "polymux"
+CATALOG_FILE: Final = "_lake/catalog.db"
+VERSION_KEY: Final = "polymux.version"
+SNAPSHOT_AGE: Final = timedelta(days=30)  # older snapshots leave the metadata
+_NAME_MAPPING: Final = "schema.name-mapping.default"
+_FIRST_PARTITION_FIELD: Final = 1000
+_EPOCH: Final = date(1970, 1, 1)
+
+
+class IcebergFormat(TableFormat):
+    """The Iceberg tables of a lake. The position of a table is the location of its metadata.
+
+    Args:
+        storage: The lake's.
+        catalog: URI of the SQL catalog; "": a SQLite file, see `default_catalog`.
+    """
+
+    def __init__(self, storage: Storage, catalog: str = "") -> None:
+        self._storage = storage
+        self._base = storage.location
+        if "://" not in self._base:
+            self._base = f"file://{self._base}"
+        self.catalog_uri = catalog or default_catalog(storage)
+        self._properties = file_properties(storage.url)
+
+    def bring_to(self, version: LakeVersion, former: Mapping[str, str]) -> dict[str, str]:
+        # A catalog in memory: nothing points to the new metadata until it is recorded.
+        with self._explained(), _memory_catalog(self._base, self._properties) as catalog:
+            catalog.create_namespace(NAMESPACE)
+            positions = {}
+            for name in TABLES:
+                files = version.files.get(name, ())
+                if not files and name not in former and name == "content":
+                    continue
+                table = self._open_table(catalog, name, version, former.get(name))
+                self._bring_table(table, name, files, version)
+                positions[name] = str(catalog.load_table(table.name()).metadata_location)
+            return positions
+
+    def publish(self, number: int, positions: Mapping[str, str]) -> None:
+        """Point the catalog to the tables of a version, all in one transaction of SQL.
+
+        Does nothing if the catalog has that version or a newer one.
+        """
+        with self._explained(), self._catalog() as catalog:
+            catalog.create_namespace_if_not_exists(NAMESPACE)
+            with Session(catalog.engine) as session:
+                if _advance(session, number):
+                    for table, location in positions.items():
+                        _point(session, table, location)
+                    session.commit()
+
+    def vacuum(self, limit: datetime, kept: Sequence[Mapping[str, str]]) -> None:
+        """Delete metadata older than `limit` that none of the `kept` positions needs."""
+        for table in TABLES:
+            needed: set[str] = set()
+            with self._explained():
+                for location in {positions[table] for positions in kept if table in positions}:
+                    needed |= _metadata_files(StaticTable.from_metadata(location, self._properties))
+            prefix = len(self._base) + 1
+            names = {location[prefix:] for location in needed}
+            self._storage.delete(
+                [
+                    file.name
+                    for file in self._storage.files(f"{table}/metadata")
+                    if file.modified <= limit and file.name not in names
+                ]
+            )
+
+    # Private helpers
+
+    def _open_table(
+        self, catalog: InMemoryCatalog, name: str, version: LakeVersion, former: str | None
+    ) -> Table:
+        """The table at its former metadata, or a new one."""
+        identifier = f"{NAMESPACE}.{name}"
+        columns = partition_columns(name, version)
+        if former is not None:
+            table = catalog.register_table(identifier, former)
+            if name not in version.files or _is_partitioned_by(table, columns):
+                return table
+            catalog.drop_table(identifier)  # it had no files, or is written anew
+        location = f"{self._base}/{name}"
+        spec = _partition_spec(name, columns)
+        table = catalog.create_table(identifier, table_schema(name, columns), location, spec)
+        with table.transaction() as transaction:
+            _map_names(transaction)
+        return catalog.load_table(identifier)
+
+    def _bring_table(
+        self, table: Table, name: str, files: tuple[DataFile, ...], version: LakeVersion
+    ) -> None:
+        columns = [field.name for field in table.spec().fields]
+        wanted = {f"{self._base}/{file.path}": file for file in files}
+        present = _present(table)
+        added = [file for path, file in wanted.items() if path not in present]
+        removed = [file for path, file in present.items() if path not in wanted]
+        if not added and not removed:
+            return
+        with table.transaction() as transaction:
+            schema = table_schema(name, columns)
+            if set(schema.column_names) - set(table.schema().column_names):
+                with transaction.update_schema() as change:  # an older polymux made the table
+                    change.union_by_name(schema)
+                _map_names(transaction)
+            properties = {VERSION_KEY: str(version.number), "polymux.run": version.run}
+            update_snapshot = transaction.update_snapshot(properties)
+            snapshot = update_snapshot.overwrite() if removed else update_snapshot.fast_append()
+            with snapshot:
+                for old in removed:
+                    snapshot.delete_data_file(old)
+                for new in added:
+                    snapshot.append_data_file(self._data_file(table, new, columns))
+        limit = version.time - SNAPSHOT_AGE
+        if any(each.timestamp_ms < limit.timestamp() * 1000 for each in table.snapshots()):
+            table.maintenance.expire_snapshots().older_than(limit).commit()
+
+    def _data_file(self, table: Table, file: DataFile, columns: list[str]) -> IcebergFile:
+        values = [_partition_value(name, file.partition[name]) for name in columns]
+        return IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{self._base}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*values),
+            record_count=file.rows,
+            file_size_in_bytes=file.size,
+            column_sizes={},
+            value_counts={},
+            null_value_counts={},
+            nan_value_counts={},
+            lower_bounds={},
+            upper_bounds={},
+            sort_order_id=None,
+            spec_id=table.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+        )
+
+    @contextmanager
+    def _catalog(self) -> Iterator[SqlCatalog]:
+        path = self.catalog_uri.removeprefix("sqlite:///")
+        if path != self.catalog_uri:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        catalog = SqlCatalog(
+            CATALOG_NAME, uri=self.catalog_uri, warehouse=self._base, **self._properties
+        )
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except LakeError:
+            raise
+        except SQLAlchemyError as problem:
+            raise LakeError(f"{self.catalog_uri}: {one_line(problem)}") from None
+        except (OSError, ValueError, RuntimeError) as problem:
+            raise LakeError(f"{self._base}: {one_line(problem)}") from None
+
+
+def default_catalog(storage: Storage) -> str:
+    """The URI of the SQLite catalog of a lake for which none is named.
+
+    It is a file in the lake. For one on an object store, where SQLite cannot write, it is below the
+    user's data directory (`XDG_DATA_HOME`, by default `~/.local/share`).
+    """
+    if storage.location == storage.url:
+        return f"sqlite:///{storage.location}/{CATALOG_FILE}"
+    name = hashlib.sha256(storage.location.encode()).hexdigest()[:16]
+    return f"sqlite:///{_data_folder()}/catalogs/{name}.db"
+
+
+def file_properties(url: str) -> dict[str, str]:
+    """What pyiceberg is to be told of an S3 URL with options of `pyarrow.fs`."""
+    names = {
+        "AWS_ACCESS_KEY_ID": "s3.access-key-id",
+        "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
+        "AWS_REGION": "s3.region",
+        "AWS_ENDPOINT_URL": "s3.endpoint",
+    }
+    found = delta_options(url)
+    return {names[name]: value for name, value in found.items() if name in names}
+
+
+def table_schema(table: str, partition_columns: list[str]) -> Schema:
+    """The Iceberg schema of a table. Its fields are numbered in the order of its columns."""
+    columns = TABLES[table].columns
+    element = len(columns) + len(PARTITION_NAMES) + 1  # ids of elements of lists come last
+    fields = []
+    for number, column in enumerate(columns, 1):
+        if column.type is ColumnType.TEXT_LIST:
+            kind: IcebergType = ListType(element, StringType(), element_required=False)
+            element += 1
+        else:
+            kind = _TYPES[column.type]
+        fields.append(NestedField(number, column.name, kind, required=not column.nullable))
+    known = TABLES[table].column_names()
+    for name in partition_columns:
+        if name not in known:
+            kind = DateType() if name == "date" else StringType()
+            fields.append(NestedField(len(fields) + 1, name, kind, required=False))
+    return Schema(*fields)
+
+
+_TYPES: Final[dict[ColumnType, IcebergType]] = {
+    ColumnType.TEXT: StringType(),
+    ColumnType.INTEGER: LongType(),
+    ColumnType.DECIMAL: DecimalType(20, 0),
+    ColumnType.TIMESTAMP: TimestamptzType(),
+    ColumnType.BINARY: BinaryType(),
+}
+
+
+@contextmanager
+def _memory_catalog(base: str, properties: Mapping[str, str]) -> Iterator[InMemoryCatalog]:
+    catalog = InMemoryCatalog("staging", base, **properties)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def _partition_spec(table: str, columns: list[str]) -> PartitionSpec:
+    schema = table_schema(table, columns)
+    return PartitionSpec(
+        *(
+            PartitionField(
+                schema.find_field(name).field_id,
+                _FIRST_PARTITION_FIELD + number,
+                IdentityTransform(),
+                name,
+            )
+            for number, name in enumerate(columns)
+        )
+    )
+
+
+def _is_partitioned_by(table: Table, columns: list[str]) -> bool:
+    return [field.name for field in table.spec().fields] == columns
+
+
+def _map_names(transaction: Transaction) -> None:
+    """Say which column of the files is which field: they are written without ids of fields."""
+    mapping = transaction.table_metadata.schema().name_mapping
+    transaction.set_properties({_NAME_MAPPING: mapping.model_dump_json()})
+
+
+def _partition_value(name: str, value: str) -> int | str:
+    return (date.fromisoformat(value) - _EPOCH).days if name == "date" else value
+
+
+def _present(table: Table) -> dict[str, IcebergFile]:
+    """The data files of the current snapshot, by location."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return {}
+    entries = (
+        entry
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    )
+    return {str(entry.data_file.file_path): entry.data_file for entry in entries}
+
+
+def _metadata_files(table: Table) -> set[str]:
+    """The locations of everything that a table's metadata needs, itself included."""
+    found = {str(table.metadata_location)}
+    for snapshot in table.metadata.snapshots:
+        found.add(str(snapshot.manifest_list))
+        found |= {str(manifest.manifest_path) for manifest in snapshot.manifests(table.io)}
+    return found
+
+
+def _advance(session: Session, number: int) -> bool:
+    """Set the version of the namespace to `number`; False if it is that or newer."""
+    keys = {
+        "catalog_name": CATALOG_NAME,
+        "namespace": NAMESPACE,
+        "property_key": VERSION_KEY,
+    }
+    where = [getattr(IcebergNamespaceProperties, name) == value for name, value in keys.items()]
+    found = session.scalar(select(IcebergNamespaceProperties.property_value).where(*where))
+    if found is None:
+        value = str(number)
+        session.execute(insert(IcebergNamespaceProperties).values(**keys, property_value=value))
+        return True
+    if int(found) >= number:
+        return False
+    session.execute(
+        update(IcebergNamespaceProperties).where(*where).values(property_value=str(number))
+    )
+    return True
+
+
+def _point(session: Session, table: str, location: str) -> None:
+    """Point the catalog's entry of a table to its metadata."""
+    keys = {"catalog_name": CATALOG_NAME, "table_namespace": NAMESPACE, "table_name": table}
+    where = [getattr(IcebergTables, name) == value for name, value in keys.items()]
+    former = session.scalar(select(IcebergTables.metadata_location).where(*where))
+    values = {"metadata_location": location, "previous_metadata_location": former}
+    if former is None:
+        session.execute(insert(IcebergTables).values(**keys, **values))
+    elif former != location:
+        session.execute(update(IcebergTables).where(*where).values(**values))
+
+
+def _data_folder() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "polymux"
+    standard = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(standard) if os.path.isabs(standard) else Path.home() / ".local" / "share"
+    return base / "polymux"
