@@ -122,7 +122,7 @@ def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
 
     program = (
         "import json, sys; sys.path[:0] = sys.argv[1:]; from pyspark import cloudpickle\n"
-        "print(json.dumps(list(cloudpickle.loads(sys.stdin.buffer.read())([]))))"
+        "print(json.dumps(list(cloudpickle.loads(sys.stdin.buffer.read())())))"
     )
     import pyspark
 
@@ -135,8 +135,7 @@ def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
-    facts = WorkerFacts(*row)
+    facts = WorkerFacts(*json.loads(done.stdout))
     assert (facts.polymux, facts.librt) == ("", "")
     assert facts.python.startswith("3.")
 
@@ -145,11 +144,11 @@ def test_workers_that_take_no_task_are_given_up_on(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never() -> object:
-        def look(_: object) -> object:
+        def look() -> tuple[()]:
             import time
 
             time.sleep(60)
-            return iter([])
+            return ()
 
         return look
 

@@ -47,8 +47,8 @@ def test_the_former_job_group_is_put_back(spark: "SparkSession") -> None:
     context = spark.sparkContext
     with progress(spark, lambda row: None) as outer:
         with progress(spark, lambda row: None) as inner:
-            assert context.getLocalProperty("spark.jobGroup.id") == inner
-        assert context.getLocalProperty("spark.jobGroup.id") == outer
+            assert context.getLocalProperty("spark.jobGroup.id") == inner.name
+        assert context.getLocalProperty("spark.jobGroup.id") == outer.name
     assert context.getLocalProperty("spark.jobGroup.id") is None
 
 

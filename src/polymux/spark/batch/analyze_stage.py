@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from polymux.analysis.options import AnalysisOptions
@@ -22,6 +23,7 @@ from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.spark.batch.index_stage import even_task_size
 from polymux.spark.batch.reference_shuffle import (
+    INDEX_FOLDER,
     FlowSelection,
     IndexTotals,
     ReferenceReader,
@@ -29,8 +31,8 @@ from polymux.spark.batch.reference_shuffle import (
     TempSpool,
     bucket_of,
 )
-from polymux.spark.runtime.run_counters import RunCounters, run_counters
-from polymux.spark.runtime.task_errors import task_errors
+from polymux.spark.runtime.session_jobs import Counters, jobs_of
+from polymux.spark.runtime.stages import run_stage
 from polymux.spark.runtime.worker_memory import freeze_gc, release_memory, use_spark_local_dirs
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE = 2  # fewest tasks per core, beside those of heavy flows
 HEAVY_FLOW_COST = 64 << 20  # a flow of this cost or more has a task of its own
-MAX_INLINE_NAMES = 256  # names of index files that travel with each task
+MAX_INLINE_NAMES = 256  # names of index files that travel with the plan
 MAX_LISTED_SESSIONS = 20  # unbalanced sessions that are listed by name
 
 
@@ -167,19 +169,20 @@ def run_analyze_stage(
     """
     total = StageResult()
     if tasks:
-        context = spark.sparkContext
         many = len(index_names) > MAX_INLINE_NAMES
-        names: IndexNames = context.broadcast(index_names) if many else FewNames(index_names)
-        counters = run_counters(spark)
+        names: IndexNames = (
+            StoredNames.write(staging, index_names) if many else FewNames(index_names)
+        )
+        counters = jobs_of(spark).counters()
         run_task = analyze_task(names, staging, options, limits, counters)
-        with task_errors(), counters.kept_current():
-            for result in context.parallelize(tasks, len(tasks)).map(run_task).collect():
+        with counters.kept_current():
+            for result in run_stage(spark, run_task, tasks, staging):
                 total.add(result)
     return total
 
 
 class IndexNames(Protocol):
-    """The names of the index files: a Spark broadcast, or `FewNames`."""
+    """The names of the index files, in the plan or in a file."""
 
     @property
     def value(self) -> list[str]: ...
@@ -187,9 +190,26 @@ class IndexNames(Protocol):
 
 @dataclass(frozen=True)
 class FewNames:
-    """Names that travel with each task: a broadcast takes longer than a few of them."""
+    """Names that travel with the plan."""
 
     value: list[str]
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """Names in a file beside the index, one in each line."""
+
+    path: str
+
+    @classmethod
+    def write(cls, staging: str, names: list[str]) -> StoredNames:
+        path = Path(staging, INDEX_FOLDER, "names")
+        path.write_text("\n".join(names))
+        return cls(str(path))
+
+    @property
+    def value(self) -> list[str]:
+        return Path(self.path).read_text().split("\n")
 
 
 def analyze_task(
@@ -197,7 +217,7 @@ def analyze_task(
     staging: str,
     options: AnalysisOptions,
     limits: CaptureLimits,
-    counters: RunCounters | None = None,
+    counters: Counters | None = None,
 ) -> Callable[[FlowSelection], StageResult]:
     """Return the function of a Spark task, which analyzes the flows of a selection."""
 

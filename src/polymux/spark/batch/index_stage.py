@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,8 @@ from polymux.spark.batch.reference_shuffle import (
     bucket_count,
     reported_buckets,
 )
-from polymux.spark.runtime.run_counters import RunCounters, run_counters
-from polymux.spark.runtime.task_errors import task_errors
+from polymux.spark.runtime.session_jobs import Counters, jobs_of
+from polymux.spark.runtime.stages import run_stage
 from polymux.spark.runtime.worker_memory import freeze_gc, use_spark_local_dirs
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def cut_files(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
     return {path: plan_ranges(path, target=target) for path in paths}
 
 
-def cut_in_tasks(spark: SparkSession) -> Callable[[Sequence[str], int], dict[str, list[FileRange]]]:
+def cut_in_tasks(
+    spark: SparkSession, staging: str
+) -> Callable[[Sequence[str], int], dict[str, list[FileRange]]]:
     """Return the function for `plan_index_tasks` that reads each large file in a task of its own.
 
     Finding the boundaries of packets reads a file once, unless there is an index beside it.
@@ -122,8 +125,8 @@ def cut_in_tasks(spark: SparkSession) -> Callable[[Sequence[str], int], dict[str
     def cut(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
         if len(paths) == 1:
             return cut_files(paths, target)  # a single task would take as long
-        each = spark.sparkContext.parallelize(paths, len(paths))
-        return dict(each.map(lambda path: (path, plan_ranges(path, target=target))).collect())
+        ranges = run_stage(spark, partial(plan_ranges, target=target), paths, staging)
+        return dict(zip(paths, ranges, strict=True))
 
     return cut
 
@@ -158,11 +161,11 @@ def run_index_stage(
     """
     buckets = bucket_count(analyze_tasks or len(tasks))
     reported = reported_buckets(len(tasks))
-    counters = run_counters(spark)
+    counters = jobs_of(spark).counters()
     run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors, counters)
     totals = IndexTotals(buckets)
-    with task_errors(), counters.kept_current():
-        for packed in spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect():
+    with counters.kept_current():
+        for packed in run_stage(spark, run_task, tasks, staging):
             totals.add(IndexResult.unpack(packed))
     return totals
 
@@ -175,7 +178,7 @@ def index_task(
     buckets: int = MIN_BUCKETS,
     reported: int = MAX_REPORTED_BUCKETS,
     sensors: SensorNaming | None = None,
-    counters: RunCounters | None = None,
+    counters: Counters | None = None,
 ) -> Callable[[list[IndexSpan]], bytes]:
     """Return the function of a Spark task, which indexes spans and returns a packed result."""
 

@@ -39,6 +39,7 @@ from polymux.spark.batch.index_stage import (
     total_bytes,
 )
 from polymux.spark.runtime.job_progress import job_description
+from polymux.spark.runtime.session_jobs import jobs_of
 from polymux.spark.runtime.worker_checks import check_workers
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def analyze(
     the former ones stay as they were.
 
     Args:
-        spark: A session with its own driver; Spark Connect clients are not supported.
+        spark: A session, classic or of Spark Connect.
         paths: A file, directory, glob or URL, or several of them.
         out: A directory that the driver and all workers share.
         protocol: A protocol string, or `auto` to detect the protocol of each session.
@@ -116,11 +117,6 @@ def analyze(
         BadKeyLog: A key log cannot be used.
         PolymuxError: An option is invalid, or the workers cannot do the work.
     """
-    if not hasattr(type(spark), "sparkContext") or "connect" in type(spark).__module__:
-        raise PolymuxError(
-            "analyze needs a session with its own driver, and this one is a Spark Connect client; "
-            "run it on the server, or read captures with spark.read.format('polymux')"
-        )
     options = AnalysisOptions(
         protocol, ports or {}, keys=read_key_option(keys), sensors=sensors or SensorNaming()
     )
@@ -146,9 +142,11 @@ def analyze(
     try:
         staging = str(output.staging)
         check_workers(spark, [file.path for file in files], staging)
-        cores = spark.sparkContext.defaultParallelism
+        cores = jobs_of(spark).parallelism()
         with stage("index"):
-            spans = plan_index_tasks(files, cores, max_partition_bytes, cut_in_tasks(spark))
+            spans = plan_index_tasks(
+                files, cores, max_partition_bytes, cut_in_tasks(spark, staging)
+            )
             indexed = run_index_stage(
                 spark,
                 spans,

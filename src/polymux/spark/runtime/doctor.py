@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -225,14 +225,14 @@ def collect_worker_facts(
     return sorted(WorkerFacts(*row) for row in run_on_workers(spark, facts_probe(), timeout))
 
 
-def facts_probe() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
+def facts_probe() -> Callable[[], tuple[str, str, str, str, str]]:
     """Return the function that runs on a worker: a closure, which is pickled by value.
 
     A function of this module would be pickled by name, and a worker without polymux could not run
     it.
     """
 
-    def probe(_: Iterable[int]) -> Iterator[tuple[str, str, str, str, str]]:
+    def probe() -> tuple[str, str, str, str, str]:
         import importlib
         import os
         import platform
@@ -247,7 +247,7 @@ def facts_probe() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str
             return str(module.__file__ or next(iter(module.__path__)))
 
         time.sleep(0.2)  # so that one fast executor does not take all tasks
-        yield (
+        return (
             socket.gethostname(),
             os.getcwd(),
             platform.python_version(),

@@ -6,26 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
 from polymux.spark.runtime import jvm_output
+from polymux.spark.runtime.session_jobs import JobGroup, Progress, jobs_of
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_GROUP = "spark.jobGroup.id"
-_DESCRIPTION = "spark.job.description"
-_INTERRUPT = "spark.job.interruptOnCancel"
+__all__ = ["Progress", "interruptible", "job_description", "progress", "quiet_interrupts"]
 
-
-class Progress(NamedTuple):
-    """Progress of one stage, in tasks."""
-
-    stage: int
-    done: int
-    total: int
+_CALLS = ("py4j", "pyspark", "grpc")  # packages whose functions wait for Spark
 
 
 @contextmanager
@@ -35,14 +26,14 @@ def progress(
     *,
     interval: float = 0.2,
     description: str = "polymux",
-) -> Iterator[str]:
+) -> Iterator[JobGroup]:
     """Report the progress of the jobs that this thread starts in the block.
 
     If the block ends with an exception, including Ctrl-C, running jobs are cancelled. The thread's
-    former job group is restored.
+    former job group, or its former tags, are restored.
 
     Args:
-        spark: The session.
+        spark: The session, of either kind.
         callback: Called in another thread with each stage whose numbers have changed, and once more
             when the block has ended. If it raises, it is not called again, and the block raises
             the same exception at its end.
@@ -50,16 +41,13 @@ def progress(
         description: The description of the jobs in Spark's UI.
 
     Yields:
-        The id of the job group.
+        The group of these jobs.
     """
-    context = spark.sparkContext
-    former = {name: context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION, _INTERRUPT)}
-    group = f"polymux-{uuid4()}"
-    context.setJobGroup(group, description, interruptOnCancel=True)
-    poller = _ProgressPoller(context, group, callback, interval)
+    group = jobs_of(spark).group(description)
+    poller = _ProgressPoller(group, callback, interval)
     poller.start()
     try:
-        with interruptible(lambda: context.cancelJobGroup(group)):
+        with interruptible(group.cancel):
             yield group
     except BaseException:
         poller.cancel = True
@@ -67,9 +55,7 @@ def progress(
     finally:
         poller.stop_event.set()
         poller.join()
-        with suppress(Exception):  # the session may have ended, or its Java died
-            for name, value in former.items():
-                context.setLocalProperty(name, value)  # type: ignore[arg-type] # None removes it
+        group.close()
     if poller.failure is not None:
         raise poller.failure
 
@@ -77,24 +63,19 @@ def progress(
 @contextmanager
 def job_description(spark: "SparkSession", text: str) -> Iterator[None]:
     """Describe the jobs that this thread starts in the block, for Spark's UI and its event log."""
-    context = spark.sparkContext
-    former = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
+    with jobs_of(spark).described(text):
         yield
-    finally:
-        with suppress(Exception):  # the session may have ended, or its Java died
-            context.setLocalProperty(_DESCRIPTION, former)  # type: ignore[arg-type] # None removes it
 
 
 @contextmanager
 def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
-    """Make Ctrl-C call `cancel` while the main thread waits for Java, then end the block.
+    """Make Ctrl-C call `cancel` while the main thread waits for Spark, then end the block.
 
     A KeyboardInterrupt in the middle of a py4j call breaks the thread's connection to Java, and
-    later calls may fail. Instead, `cancel` runs in another thread, the call returns with Spark's
-    error, and the block raises KeyboardInterrupt in its place. Outside of a call, and for a second
-    Ctrl-C, the former handler is used.
+    later calls may fail; in the middle of a call of Spark Connect, the job would go on. Instead,
+    `cancel` runs in another thread, the call returns with Spark's error, and the block raises
+    KeyboardInterrupt in its place. Outside of a call, and for a second Ctrl-C, the former handler
+    is used.
     """
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):
@@ -106,7 +87,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         jvm_output.on_interrupt()
-        if pressed or not _in_java_call(frame):
+        if pressed or not _in_call(frame):
             handler(number, frame)
         else:
             pressed = True
@@ -148,10 +129,10 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return True
 
 
-def _in_java_call(frame: FrameType | None) -> bool:
-    """Whether a frame of py4j is on the stack."""
+def _in_call(frame: FrameType | None) -> bool:
+    """Whether a call of Spark is on the stack."""
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("py4j."):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _CALLS:
             return True
         frame = frame.f_back
     return False
@@ -166,14 +147,9 @@ class _ProgressPoller(threading.Thread):
     """A thread that polls the status of one job group until `stop_event` is set."""
 
     def __init__(
-        self,
-        context: "SparkContext",
-        group: str,
-        callback: Callable[[Progress], None],
-        interval: float,
+        self, group: JobGroup, callback: Callable[[Progress], None], interval: float
     ) -> None:
         super().__init__(name="polymux-progress", daemon=True)
-        self.context = context
         self.group = group
         self.callback = callback
         self.interval = interval
@@ -192,21 +168,10 @@ class _ProgressPoller(threading.Thread):
                 except BaseException as failure:
                     self.failure = failure
         if self.cancel:
-            _call_ignoring_errors(lambda: self.context.cancelJobGroup(self.group))
+            _call_ignoring_errors(self.group.cancel)
 
     def poll(self) -> None:
-        tracker = self.context.statusTracker()
-        try:
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group)]
-            stages = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
-            found = [(stage, tracker.getStageInfo(stage)) for stage in stages]
-        except Exception:
-            # Java has died or the session has ended: the block itself will raise that.
-            return
-        for stage, info in found:
-            if info is None or not (info.numActiveTasks or info.numCompletedTasks):
-                continue  # not started, or skipped because its output exists
-            now = Progress(stage, info.numCompletedTasks, info.numTasks)
-            if self.reported.get(stage) != now:
-                self.reported[stage] = now
+        for now in self.group.stages():
+            if self.reported.get(now.stage) != now:
+                self.reported[now.stage] = now
                 self.callback(now)

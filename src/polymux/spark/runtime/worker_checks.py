@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from polymux.capture.io.paths import is_url
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime.job_progress import progress
+from polymux.spark.runtime.session_jobs import JobGroup, is_connect, jobs_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 WORKER_SECONDS = 60.0  # without free cores a job would wait forever
 MAX_CHECKED_FILES = 20  # most files whose access is checked
 
-Row = TypeVar("Row")
-WorkerTask = Callable[[Iterable[int]], Iterable[Row]]
+Row = TypeVar("Row", bound=tuple[object, ...])
+WorkerProbe = Callable[[], Row]
 
 
 def run_on_workers(
-    spark: SparkSession, task: WorkerTask[Row], timeout: float = WORKER_SECONDS
+    spark: SparkSession, probe: WorkerProbe[Row], timeout: float = WORKER_SECONDS
 ) -> set[Row]:
-    """Run `task` on every running executor and return the rows; empty if none starts in time.
+    """Call `probe` on every running executor and return the results; empty if none starts in time.
 
-    `task` should sleep for a moment, so that one fast executor does not take all tasks, and must be
-    pickled by value; see `_access_probe`.
+    `probe` should sleep for a moment, so that one fast executor does not take all tasks, and must
+    be pickled by value; see `_access_probe`. Its result is a tuple of texts and truth values.
     """
-    context = spark.sparkContext
     timed_out = threading.Event()
 
-    def cancel(group: str) -> None:
+    def cancel(group: JobGroup) -> None:
         timed_out.set()
-        context.cancelJobGroup(group)
+        group.cancel()
 
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import json
+
+        import pyarrow
+
+        for _ in batches:
+            yield pyarrow.record_batch({"result": pyarrow.array([json.dumps(probe())])})
+
+    rows: set[Row] = set()
     try:
         with progress(spark, lambda _: None, description="polymux: checking the workers") as group:
             timer = threading.Timer(timeout, cancel, [group])
@@ -42,16 +53,18 @@ def run_on_workers(
             timer.start()
             try:
                 # The first round waits for an executor; after it the number of cores is known.
-                for _ in range(2):
-                    tasks = max(4, 3 * context.defaultParallelism)
-                    rows = context.parallelize(range(tasks), tasks).mapPartitions(task).collect()
+                for tasks in (4, None):
+                    count = tasks or max(4, 3 * jobs_of(spark).parallelism())
+                    plan = spark.range(0, count, 1, count).mapInArrow(run, "result string")
+                    answers = [tuple(json.loads(row["result"])) for row in plan.collect()]
+                    rows.update(cast("list[Row]", answers))  # what `probe` returned, as JSON
             finally:
                 timer.cancel()
     except Exception:
         if timed_out.is_set():
             return set()
         raise
-    return set(rows)
+    return rows
 
 
 def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> None:
@@ -62,8 +75,10 @@ def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> No
     Raises:
         PolymuxError: A worker cannot, or no worker runs a task within `WORKER_SECONDS`.
     """
-    master = spark.sparkContext.master or ""
-    if master == "local" or master.startswith("local["):
+    master = spark.conf.get("spark.master", "") or ""
+    if is_connect(spark):
+        master = "the server of this Spark Connect session"
+    elif master == "local" or master.startswith("local["):
         return
     files = [path for path in paths if not is_url(path)][:MAX_CHECKED_FILES]
     answers = run_on_workers(spark, _access_probe(files, staging))
@@ -91,7 +106,7 @@ def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> No
             )
 
 
-def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, str, str, bool]]:
+def _access_probe(files: Sequence[str], staging: str) -> WorkerProbe[tuple[str, str, str, bool]]:
     """Return the function that runs on a worker: a closure, which is pickled by value.
 
     A function of this module would be pickled by name, and a worker without polymux could not run
@@ -99,7 +114,7 @@ def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, s
     """
     paths, folder = list(files), staging
 
-    def probe(_: Iterable[int]) -> Iterator[tuple[str, str, str, bool]]:
+    def probe() -> tuple[str, str, str, bool]:
         import os
         import socket
         import time
@@ -111,6 +126,6 @@ def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, s
         except ImportError as problem:
             missing = str(problem)
         unseen = next((path for path in paths if not os.access(path, os.R_OK)), "")
-        yield socket.gethostname(), missing, unseen, os.access(folder, os.W_OK)
+        return socket.gethostname(), missing, unseen, os.access(folder, os.W_OK)
 
     return probe

@@ -20,7 +20,7 @@ from polymux.spark.datasource.stream_reader import (
     AllTablesSource,
     TaskReport,
 )
-from polymux.spark.runtime.run_counters import run_counters
+from polymux.spark.runtime.session_jobs import jobs_of
 from polymux.spark.streaming.open_sessions import SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
 
@@ -122,7 +122,7 @@ def start_following(
             "indexFolder": str(tables.index_folder),
             "maxBytesPerTrigger": str(max_bytes_per_trigger),
             "keys": json.dumps([os.path.abspath(name) for name in keys]),
-            "maxTasks": str(TASKS_PER_CORE * spark.sparkContext.defaultParallelism),
+            "maxTasks": str(TASKS_PER_CORE * jobs_of(spark).parallelism()),
         }
         trigger_seconds = None if available_now else interval
         query = _start_query(spark, options, tables, trigger_seconds, on_batch)
@@ -151,7 +151,7 @@ def _start_query(
         reports = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
         read = sum((report.status or {}).get("bytes", 0) for report in reports)
         tables.publish(batch, reports, more_waits=2 * read > max_bytes)
-        counters = run_counters(spark)
+        counters = jobs_of(spark).counters()
         for report in reports:
             counters.add(counts_of(report))
         with suppress(Exception):  # its Java may be gone; the batch is published all the same
