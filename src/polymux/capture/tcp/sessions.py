@@ -171,6 +171,11 @@ class TcpSession:
         )
 
     @property
+    def is_last(self) -> bool:
+        """Whether it is the last session of its files, so that later packets may belong to it."""
+        return self._packet_range[1] == int(self._order.count)
+
+    @property
     def dialer(self) -> str:
         """Address and port of the side that opened the connection."""
         return endpoint_text(*flow_endpoints(self.flow)[self._flip])

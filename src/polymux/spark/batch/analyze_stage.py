@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
-from polymux.capture import CaptureLimits, sessions_of
+from polymux.capture import CaptureLimits, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.spark.batch.index_stage import even_task_size
@@ -258,25 +258,69 @@ def analyze_flows(
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
-
-        def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
-            rows = flow.rows()
-            result.packets += sum(row.packets for row in rows)
-            with TempSpool() as spool:
-                for session in sessions_of(
-                    rows, files.reader, limits=limits, ports=options.ports, spool=spool.open,
-                    read_ahead=read_ahead,
-                ):  # fmt: skip
-                    summary = yield from analyze_session_steps(
-                        session, options, writer.emit, writer.batcher
-                    )
-                    result.add_session(summary)
-
-        for _ in interleave(flows, steps):
-            pass
+        analyze_sessions(flows, files, OneWriter(writer), options, result)
         rows_by_table = writer.row_counts()
         result.files = {
             f"{table}/{writer.name}.parquet": rows for table, rows in rows_by_table.items()
         }
     result.read_bytes = files.bytes_read
     return result
+
+
+class SessionOutput(Protocol):
+    """Where the rows of a task's sessions go. Sessions of several flows are analyzed in turns."""
+
+    def begin_flow(self, sessions: Sequence[TcpSession], files: UrlFilePool) -> None:
+        """Called with all sessions of a flow before the first of them is analyzed."""
+
+    def begin_session(self, session: TcpSession) -> TableWriter:
+        """Return the writer for the rows of a session."""
+
+    def end_session(self, session: TcpSession) -> None:
+        """Called when all rows of a session have been written."""
+
+
+@dataclass(frozen=True)
+class OneWriter:
+    """The output of tasks that write all sessions to the same files."""
+
+    writer: TableWriter
+
+    def begin_flow(self, sessions: Sequence[TcpSession], files: UrlFilePool) -> None:
+        """Do nothing."""
+
+    def begin_session(self, session: TcpSession) -> TableWriter:
+        return self.writer
+
+    def end_session(self, session: TcpSession) -> None:
+        """Do nothing."""
+
+
+def analyze_sessions(
+    flows: ReferenceReader,
+    files: UrlFilePool,
+    output: SessionOutput,
+    options: AnalysisOptions,
+    result: StageResult,
+) -> None:
+    """Analyze the sessions of all flows, interleaved by timestamp, and count them in `result`."""
+
+    def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+        rows = flow.rows()
+        result.packets += sum(row.packets for row in rows)
+        with TempSpool() as spool:
+            sessions = sessions_of(
+                rows, files.reader, limits=files.limits, ports=options.ports, spool=spool.open,
+                read_ahead=read_ahead,
+            )  # fmt: skip
+            output.begin_flow(sessions, files)
+            for session in sessions:
+                writer = output.begin_session(session)
+                summary = yield from analyze_session_steps(
+                    session, options, writer.emit, writer.batcher
+                )
+                output.end_session(session)
+                result.add_session(summary)
+
+    for _ in interleave(flows, steps):
+        pass
