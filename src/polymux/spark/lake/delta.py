@@ -20,7 +20,12 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
-from polymux.spark.lake.table_format import TableFormat, partition_columns
+from polymux.spark.lake.table_format import (
+    TableFormat,
+    is_needed,
+    partition_columns,
+    unchanged_position,
+)
 
 try:
     import pyarrow as pa
@@ -40,14 +45,14 @@ class DeltaFormat(TableFormat):
         self._storage = storage
         self._options = delta_options(storage.url)
 
-    def bring_to(self, version: LakeVersion, former: Mapping[str, str]) -> dict[str, str]:
+    def bring_to(self, version: LakeVersion, former: LakeVersion | None) -> dict[str, str]:
         positions = {}
         for table in TABLES:
-            files = version.files.get(table, ())
-            if not files and table not in former and table == "content":
-                continue
-            with self._explained(table):
-                positions[table] = str(self._bring_table(table, files, version))
+            if is_needed(table, version, former):
+                with self._explained(table):
+                    positions[table] = unchanged_position(table, version, former) or str(
+                        self._bring_table(table, version.files.get(table, ()), version)
+                    )
         return positions
 
     def publish(self, number: int, positions: Mapping[str, str]) -> None:
@@ -114,7 +119,7 @@ class DeltaFormat(TableFormat):
                 app_transactions=[Transaction(APPLICATION, version.number)],
             ),
         )
-        return int(self._open(table).version())
+        return int(delta.version()) + 1  # it was not tried again
 
     def _create(self, table: str, columns: list[str], mode: Literal["ignore", "overwrite"]) -> None:
         DeltaTable.create(

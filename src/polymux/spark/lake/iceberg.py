@@ -21,7 +21,12 @@ from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import PARTITION_NAMES, DataFile, LakeError, LakeVersion
-from polymux.spark.lake.table_format import TableFormat, partition_columns
+from polymux.spark.lake.table_format import (
+    TableFormat,
+    is_needed,
+    partition_columns,
+    unchanged_position,
+)
 
 try:
     from pyiceberg.catalog.memory import InMemoryCatalog
@@ -76,18 +81,19 @@ class IcebergFormat(TableFormat):
         self.catalog_uri = catalog or default_catalog(storage)
         self._properties = file_properties(storage.url)
 
-    def bring_to(self, version: LakeVersion, former: Mapping[str, str]) -> dict[str, str]:
+    def bring_to(self, version: LakeVersion, former: LakeVersion | None) -> dict[str, str]:
         # A catalog in memory: nothing points to the new metadata until it is recorded.
         with self._explained(), _memory_catalog(self._base, self._properties) as catalog:
             catalog.create_namespace(NAMESPACE)
             positions = {}
             for name in TABLES:
-                files = version.files.get(name, ())
-                if not files and name not in former and name == "content":
-                    continue
-                table = self._open_table(catalog, name, version, former.get(name))
-                self._bring_table(table, name, files, version)
-                positions[name] = str(catalog.load_table(table.name()).metadata_location)
+                if is_needed(name, version, former):
+                    position = unchanged_position(name, version, former)
+                    if not position:
+                        table = self._open_table(catalog, name, version, former)
+                        self._bring_table(table, name, version.files.get(name, ()), version)
+                        position = str(catalog.load_table(table.name()).metadata_location)
+                    positions[name] = position
             return positions
 
     def publish(self, number: int, positions: Mapping[str, str]) -> None:
@@ -123,13 +129,17 @@ class IcebergFormat(TableFormat):
     # Private helpers
 
     def _open_table(
-        self, catalog: InMemoryCatalog, name: str, version: LakeVersion, former: str | None
+        self,
+        catalog: InMemoryCatalog,
+        name: str,
+        version: LakeVersion,
+        former: LakeVersion | None,
     ) -> Table:
         """The table at its former metadata, or a new one."""
         identifier = f"{NAMESPACE}.{name}"
         columns = partition_columns(name, version)
-        if former is not None:
-            table = catalog.register_table(identifier, former)
+        if former is not None and name in former.tables:
+            table = catalog.register_table(identifier, former.tables[name])
             if name not in version.files or _is_partitioned_by(table, columns):
                 return table
             catalog.drop_table(identifier)  # it had no files, or is written anew

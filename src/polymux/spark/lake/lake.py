@@ -130,6 +130,7 @@ class Lake:
         self._tables = tables
         self._log = VersionLog(storage)
         self._locks: dict[str, OutputLock] = {}
+        self._uncertain: set[str] = set()  # runs of which it is not known whether they committed
 
     # Reading
 
@@ -262,8 +263,7 @@ class Lake:
             )
             for table in version.files:
                 partition_columns(table, version)  # checks that a table has the same everywhere
-            written = self._log.write(parent, version)
-            if self._log.commit(written):
+            if self._commit_version(self._log.write(parent, version)):
                 committed = version
         self._check_newest(committed)
         self._unlock(staging.run)
@@ -272,18 +272,17 @@ class Lake:
     def discard(self, staging: Staging) -> None:
         """End a run without a version, and remove the files that it has stored.
 
-        Does nothing to a run that was committed.
+        Removes nothing if the run was committed, or if that is not known.
         """
         try:
-            current = self.current()
-            named = set() if current is None else {file.path for file in current.all_files()}
-            kept = set() if current is None else {file.path for file in current.state.values()}
-            mine = [
-                file.name
-                for file in self._own_files()
-                if staging.run in file.name and file.name not in named | kept
-            ]
-            self.storage.delete(mine)
+            if staging.run not in self._uncertain:
+                base = 0 if staging.parent is None else staging.parent.number
+                named = self._named_by(n for n in self._log.numbers() if n > base)
+                self.storage.delete(
+                    file.name
+                    for file in self._own_files()
+                    if staging.run in file.name and file.name not in named
+                )
         finally:
             self._unlock(staging.run)
 
@@ -457,6 +456,16 @@ class Lake:
                 "again"
             )
 
+    def _commit_version(self, written: LoadedVersion) -> bool:
+        try:
+            return self._log.commit(written)
+        except LakeError as problem:
+            self._uncertain.add(written.version.run)
+            raise LakeError(
+                f"{problem}. It is not known whether version {written.version.number} was "
+                "committed; `polymux lake history` says so when the store can be reached"
+            ) from None
+
     def _check_newest(self, version: LakeVersion) -> None:
         """Find out whether the version was created below newer ones: a driver that was stopped for
         longer than the grace period of a vacuum may create a number that was deleted."""
@@ -468,14 +477,15 @@ class Lake:
                 "nothing was committed; run it again"
             )
 
-    def _bring_tables(self, version: LakeVersion) -> dict[str, str]:
+    def _bring_tables(self, version: LakeVersion) -> Mapping[str, str]:
         """Bring the tables of a Delta or Iceberg lake to a version; return where they have it."""
         if not self._tables.has_positions:
             return {}
         try:
-            former, positions = self._log.newest_positions()
-            if former < version.number:
-                found = self._tables.bring_to(version, positions)
+            former = self._log.newest_with_positions()
+            positions = {} if former is None else former.tables
+            if former is None or former.number < version.number:
+                found = self._tables.bring_to(version, former)
                 positions = self._log.record_positions(version.number, found)
             self._tables.publish(version.number, positions)
             return positions

@@ -20,14 +20,14 @@ class TableFormat(ABC):
     has_positions = True
 
     @abstractmethod
-    def bring_to(self, version: LakeVersion, former: Mapping[str, str]) -> dict[str, str]:
+    def bring_to(self, version: LakeVersion, former: LakeVersion | None) -> dict[str, str]:
         """Make tables that have the files of `version`, each in one step.
 
         Repeating it, also by two processes at once, changes nothing more.
 
         Args:
             version: A committed version.
-            former: The positions of the newest version that the tables have.
+            former: The newest version that the tables have; None: there are no tables yet.
 
         Returns:
             The position of each table: what its readers give to read this version.
@@ -53,6 +53,19 @@ class TableFormat(ABC):
             limit: A time in UTC.
             kept: Positions that can still be read after it.
         """
+
+
+def is_needed(table: str, version: LakeVersion, former: LakeVersion | None) -> bool:
+    """Whether a version has a table: always, but that with payload only if it was asked for."""
+    known = former is not None and table in former.tables
+    return table != "content" or table in version.files or known
+
+
+def unchanged_position(table: str, version: LakeVersion, former: LakeVersion | None) -> str:
+    """The position of a table that has the same files as before; "" if it does not."""
+    if former is None or former.files.get(table, ()) != version.files.get(table, ()):
+        return ""
+    return former.tables.get(table, "")
 
 
 def partition_columns(table: str, version: LakeVersion) -> list[str]:
@@ -83,7 +96,7 @@ class ParquetFormat(TableFormat):
 
     has_positions = False
 
-    def bring_to(self, version: LakeVersion, former: Mapping[str, str]) -> dict[str, str]:
+    def bring_to(self, version: LakeVersion, former: LakeVersion | None) -> dict[str, str]:
         return {}
 
     def publish(self, number: int, positions: Mapping[str, str]) -> None:

@@ -126,10 +126,10 @@ class VersionLog:
             return {}
         return {str(table): str(position) for table, position in found.items()}
 
-    def newest_positions(self) -> tuple[int, dict[str, str]]:
-        """The newest version that the tables have, and where; 0 if there is none."""
+    def newest_with_positions(self) -> LakeVersion | None:
+        """The newest version that the tables of a Delta or Iceberg lake have."""
         numbers = _numbers(self._storage.created(TABLES_FOLDER))
-        return (numbers[-1], self.positions(numbers[-1])) if numbers else (0, {})
+        return self.load(numbers[-1]).version if numbers else None
 
     def record_positions(self, number: int, positions: Mapping[str, str]) -> dict[str, str]:
         """Record where the tables have a version; return what the first to do so has recorded."""
