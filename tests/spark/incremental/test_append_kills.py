@@ -25,7 +25,7 @@ from tests.spark.incremental.daily_captures import (
     write_days,
 )
 
-from polymux.spark import LakeOptions, analyze
+from polymux.spark import analyze
 from polymux.spark.lake.lake import open_lake
 from polymux.spark.runtime.spark_home import package_folder
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.analysis.tls.protocols_inside import inside_tls, talk_of
+from tests.analysis.tls.tls_peers import TlsPeers, write_capture
 from tests.capture import capture_builder as build
 from tests.capture.capture_builder import START
 
+from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FlowRefs, TcpSession, index_file, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.spark.batch.reference_shuffle import FlowSelection, IndexResult, ReferenceReader
@@ -106,3 +109,17 @@ def test_a_session_is_carried_until_it_has_ended_or_was_silent_for_long(tmp_path
     assert not is_open(path, HOUR + 1)
     assert is_open(ended, SETTLE_NS)
     assert not is_open(ended, SETTLE_NS + 1)
+
+
+def test_the_secrets_of_carried_tls_sessions_are_carried_and_no_others(tmp_path: Path) -> None:
+    conversation = inside_tls(talk_of("mplex", 3))
+    path = tmp_path / "talk.pcapng"
+    write_capture(path, conversation)
+    mine, keys = KeyLog(), KeyLog()
+    mine.add_text(conversation.key_log)
+    for text in (conversation.key_log, TlsPeers().finish().key_log):
+        keys.add_text(text)
+    with UrlFilePool(CaptureLimits()) as files, CarriedWriter(tmp_path, keys) as writer:
+        writer.add(sessions_of(index_file(str(path)).rows, files.reader), files)
+    assert len(mine.client_randoms()) < len(keys.client_randoms())
+    assert writer.secrets == mine.to_text()

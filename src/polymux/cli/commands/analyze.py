@@ -121,6 +121,7 @@ def analyze(
     by_sensor: bool,
     carry_days: float,
     catalog: str,
+    exchange: str,
 ) -> None:
     """Analyze captures and write tables: sessions, streams, frames, violations, stalls, timeline.
 
@@ -142,7 +143,9 @@ def analyze(
     settings = parse_spark_conf(confs)
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
-    choice = lake_choice(append, reprocess, lake_format, by_sensor, carry_days, catalog, watch)
+    choice = lake_choice(
+        append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, watch
+    )
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")

@@ -23,6 +23,8 @@ Command = TypeVar("Command", bound=Callable[..., object])
 def lake_options(command: Command) -> Command:
     """Add `--append` and the options of a lake."""
     for add in (
+        click.option("--exchange", default="", metavar="DIR",
+                     help="Lake on an object store: a directory that all workers share."),
         click.option("--catalog", default="", metavar="URI",
                      help="Lake: SQL catalog of Iceberg tables; by default a file of SQLite."),
         click.option("--carry-days", type=click.FloatRange(0), default=DEFAULT_CARRY_DAYS,
@@ -52,6 +54,7 @@ class LakeChoice:
     by_sensor: bool
     carry_days: float
     catalog: str
+    exchange: str
 
     @property
     def is_lake(self) -> bool:
@@ -70,7 +73,12 @@ class LakeChoice:
         if not self.is_lake:
             return None
         return LakeOptions(
-            self.format, self.by_sensor, self.reprocess, self.carry_days, self.catalog
+            self.format,
+            self.by_sensor,
+            self.reprocess,
+            self.carry_days,
+            self.catalog,
+            self.exchange,
         )
 
 
@@ -81,6 +89,7 @@ def lake_choice(
     by_sensor: bool,
     carry_days: float,
     catalog: str,
+    exchange: str,
     watch: bool,
 ) -> LakeChoice:
     """Check the options of a lake.
@@ -95,6 +104,7 @@ def lake_choice(
         by_sensor,
         carry_days,
         catalog,
+        exchange,
     )
     if watch and choice.is_lake:
         raise click.UsageError(

@@ -83,6 +83,9 @@ class LakeOptions:
             sessions that began on them are replaced.
         carry_days: For how many days without a packet a session that has not ended is not over.
         catalog: Iceberg: URI of the SQL catalog; "" for a file of SQLite.
+        exchange: A directory that the driver and all workers share, through which tasks exchange
+            references. "": in the lake; of a lake on an object store, the temporary directory of
+            this machine, which is enough for local sessions only.
     """
 
     format: str | None = None
@@ -90,6 +93,7 @@ class LakeOptions:
     reprocess: tuple[date, ...] = ()
     carry_days: float = 7.0
     catalog: str = ""
+    exchange: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ After each run the tables have the rows of one analysis of all captures read so 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ from polymux.capture import CaptureLimits, FileSummary
 from polymux.capture.io.discovery import CaptureFile, find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.paths import AnyPaths
-from polymux.core.errors import CaptureError, PolymuxError
+from polymux.core.errors import CaptureError, PolymuxError, UnwritableOutput
 from polymux.spark.batch.analyze_stage import StageResult, analyze_sessions, plan_analyze_tasks
 from polymux.spark.batch.index_stage import (
     IndexSpan,
@@ -100,6 +102,9 @@ class AppendSettings:
         by_sensor: Whether tables are divided by sensor too.
         carry_ns: How long a session that has not ended may be silent until it counts as over.
         max_partition_bytes: Target size of a task; 0 chooses one.
+        exchange: A directory that the driver and all workers share, through which tasks exchange
+            references; "": in the lake, and if that is not in a directory, in the temporary
+            directory of this machine, which only sessions on it share.
     """
 
     options: AnalysisOptions
@@ -109,6 +114,7 @@ class AppendSettings:
     by_sensor: bool = False
     carry_ns: int = 7 * DAY_NS
     max_partition_bytes: int = 0
+    exchange: str = ""
 
     def recorded(self) -> dict[str, str]:
         """The options that all runs of a lake must share, as text."""
@@ -190,7 +196,7 @@ def append_captures(
     files = find_inputs(paths)
     staging = lake.begin()
     try:
-        with staging.output.folder() as folder:
+        with _exchange_folder(staging, settings.exchange) as folder:
             run = _Run(spark, lake, staging, str(folder), settings, on_stage)
             done = run.append(files)
     except BaseException:
@@ -234,6 +240,7 @@ def analyze_into_lake(
         how.by_sensor,
         int(how.carry_days * DAY_NS),
         max_partition_bytes,
+        how.exchange,
     )
     done = append_captures(spark, paths, lake, settings, on_stage or (lambda name: None))
     version = done.version or (before.number if before is not None else 0)
@@ -247,6 +254,23 @@ def analyze_into_lake(
         done.read_bytes,
         LakeRun(version, done.skipped, done.touched, done.open_sessions),
     )
+
+
+@contextmanager
+def _exchange_folder(staging: Staging, exchange: str) -> Iterator[Path]:
+    """A new folder for what tasks exchange; it is removed after the block."""
+    if not exchange:
+        with staging.output.folder() as folder:
+            yield folder
+        return
+    try:
+        found = tempfile.mkdtemp(prefix="polymux-", dir=exchange)
+    except OSError as problem:
+        raise UnwritableOutput(f"{exchange}: cannot be written: {problem.strerror}") from None
+    try:
+        yield Path(found)
+    finally:
+        shutil.rmtree(found, ignore_errors=True)
 
 
 class _Run:
