@@ -165,6 +165,15 @@ def type_of(column: Column) -> str:
     return f"{kind} or null" if column.nullable else kind
 
 
+def counts(name: str, what: str) -> list[Key]:
+    """The keys of `polymux lake` that count files."""
+    return [
+        (f"{name}_files", "integer", f"Number of {what}."),
+        (f"{name}_rows", "integer", "Their rows."),
+        (f"{name}_bytes", "integer", "Their bytes."),
+    ]
+
+
 def lines() -> dict[str, list[tuple[str, list[Key]]]]:
     """The kinds of lines that each command prints, with their keys."""
     frame = [key for key in table_keys("frames") if key[0] not in ("session_id", "time")]
@@ -215,6 +224,32 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("index", "text", "The index that was written beside it."),
             ("bytes", "integer", "Bytes of the capture."),
             ("ranges", "integer", "Ranges that can be read in parallel."),
+        ])],
+        "lake history": [("A version", [
+            ("version", "integer", "Its number."),
+            ("time", "timestamp text", "When it was committed."),
+            ("operation", "text", "What made it: `append`, `reprocess`, `follow`, `compact` or "
+             "`expire`."),
+            ("added", "integer", "Data files that it has and the version before has not."),
+            ("removed", "integer", "Data files that only the version before has."),
+            ("run", "text", "The run that committed it."),
+            ("polymux", "text", "The version of polymux that ran."),
+            ("options", "object", "What the run has recorded of its options."),
+            ("tables", "object", "The Delta version or the location of the Iceberg metadata of "
+             "each table; empty for Parquet."),
+        ])],
+        "lake compact": [("What was done", [
+            *counts("joined", "small files"), *counts("made", "files that replace them"),
+            ("version", "integer or null", "The new version; null if there is none."),
+        ])],
+        "lake expire": [("What was done", [
+            *counts("removed", "files that the new version is without"),
+            ("days", "list of text", "Their days."),
+        ])],
+        "lake vacuum": [("A file that was deleted", [
+            ("file", "text", "Its path in the lake."),
+            ("bytes", "integer", "Its size."),
+            ("modified", "timestamp text", "When it was written."),
         ])],
         "connect": [("Received data", RECEIVED_DATA)],
         "conform": [

@@ -37,9 +37,9 @@ from polymux.core.errors import (
 # Each is a module of `cli.commands` with a click command of the same name.
 COMMANDS = (
     "analyze", "annotate", "bridge", "chaos", "check", "collect", "conform", "connect", "decode",
-    "demo", "diff", "dissector", "doctor", "export", "follow", "frames", "index", "keys", "ls",
-    "record", "recover", "redact", "replay", "report", "rules", "serve", "sql", "testee", "top",
-    "tunnel",
+    "demo", "diff", "dissector", "doctor", "export", "follow", "frames", "index", "keys", "lake",
+    "ls", "record", "recover", "redact", "replay", "report", "rules", "serve", "sql", "testee",
+    "top", "tunnel",
 )  # fmt: skip
 
 ALIASES = {"analyse": "analyze"}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,6 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter
@@ -34,7 +34,7 @@ from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FileSummary
 from polymux.capture.io.discovery import CaptureFile, find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
-from polymux.capture.io.paths import AnyPaths
+from polymux.capture.io.paths import AnyPaths, is_url, open_private
 from polymux.core.errors import CaptureError, PolymuxError, UnwritableOutput
 from polymux.spark.batch.analyze_stage import StageResult, analyze_sessions, plan_analyze_tasks
 from polymux.spark.batch.index_stage import (
@@ -48,6 +48,7 @@ from polymux.spark.batch.index_stage import (
 )
 from polymux.spark.batch.pipeline import Analysis, LakeOptions, LakeRun
 from polymux.spark.batch.reference_shuffle import (
+    INDEX_FOLDER,
     INDEX_SUFFIX,
     FlowSelection,
     IndexResult,
@@ -612,17 +613,21 @@ def _load_carried(
     with output.folder() as place:
         path = Path(place, "carried" + INDEX_SUFFIX)
         path.write_bytes(output.storage.read(refs.path))
-        copy = _state_path(output, payload)
+        copy = _payload_copy(output, folder, payload)
         return load_carried([str(path)], [copy], folder, buckets, gone, gone_of_flows)
 
 
-def _state_path(output: TaskOutput, file: StateFile) -> str:
-    """The path or URL from which tasks read a state file."""
-    url = output.storage.url
-    if "://" not in url:
-        return str(Path(url, file.path))
-    parts = urlsplit(url)
-    return parts._replace(path=f"{parts.path.rstrip('/')}/{file.path}").geturl()
+def _payload_copy(output: TaskOutput, folder: str, file: StateFile) -> str:
+    """The local path of a state file with payload; a copy, if the lake is on an object store."""
+    storage = output.storage
+    if not is_url(storage.url):
+        return str(Path(storage.url, file.path))
+    path = Path(folder, INDEX_FOLDER, uuid.uuid4().hex + PAYLOAD_SUFFIX)
+    path.parent.mkdir(exist_ok=True)
+    stored = storage.arrow_filesystem.open_input_stream(storage.arrow_path(file.path))
+    with stored as source, open_private(path) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    return str(path)
 
 
 def _without_rows(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from polymux.spark.lake.compaction import join_files, plan_joins
 from polymux.spark.lake.storage import TASKS_FOLDER, Storage, StoredFile, open_storage
 from polymux.spark.lake.store import (
     FORMATS,
+    LAKE_FOLDER,
     OPERATIONS,
     ConcurrentCommit,
     DataFile,
@@ -42,7 +44,6 @@ from polymux.spark.lake.version_log import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LAKE_FOLDER: Final = "_lake"
 SETTINGS_NAME: Final = "_lake/settings"
 STATE_FOLDER: Final = "_lake/state"
 DEFAULT_TARGET_BYTES: Final = 128 << 20
@@ -122,12 +123,12 @@ class Lake:
     Get one from `open_lake`. Readers need none of the methods that change something.
     """
 
-    def __init__(self, storage: Storage, format: str, tables: TableFormat) -> None:
+    def __init__(self, storage: Storage, format: str, catalog: str = "") -> None:
         self.storage = storage
         self.url = storage.url
         self.location = storage.location  # without credentials, for texts
         self.format = format  # one of store.FORMATS
-        self._tables = tables
+        self._catalog = catalog
         self._log = VersionLog(storage)
         self._locks: dict[str, OutputLock] = {}
         self._uncertain: set[str] = set()  # runs of which it is not known whether they committed
@@ -193,8 +194,9 @@ class Lake:
         Raises:
             OutputBusy: Another run writes to it.
             LakeError: It cannot be written.
+            MissingExtra: The format needs `polymux[lake]`.
         """
-        run = _new_id()
+        run, _ = _new_id(), self._tables
         if self.location == self.url:  # a directory
             try:
                 Path(self.url).mkdir(parents=True, exist_ok=True)
@@ -404,6 +406,19 @@ class Lake:
 
     # Private helpers
 
+    @cached_property
+    def _tables(self) -> TableFormat:
+        """What writers need of the format; MissingExtra if its library is not installed."""
+        if self.format == "delta":
+            from polymux.spark.lake.delta import DeltaFormat
+
+            return DeltaFormat(self.storage)
+        if self.format == "iceberg":
+            from polymux.spark.lake.iceberg import IcebergFormat
+
+            return IcebergFormat(self.storage, self._catalog)
+        return ParquetFormat()
+
     def _current(self) -> LoadedVersion | None:
         while True:
             numbers = self._log.numbers()
@@ -483,6 +498,8 @@ class Lake:
             return {}
         try:
             former = self._log.newest_with_positions()
+            if former is not None and former.number > version.number:
+                return self._log.positions(version.number)
             positions = {} if former is None else former.tables
             if former is None or former.number < version.number:
                 found = self._tables.bring_to(version, former)
@@ -550,7 +567,8 @@ def open_lake(url: str, format: str | None = None, *, catalog: str = "") -> Lake
 
     Raises:
         LakeError: The lake has another format, or there is something else at `url`.
-        MissingExtra: The format needs `polymux[lake]`.
+        MissingExtra: An object store needs `polymux[lake]`. So do Delta and Iceberg, when something
+            is written.
     """
     if format is not None and format not in FORMATS:
         raise LakeError(f"format {format!r}: one of {', '.join(FORMATS)}")
@@ -560,25 +578,12 @@ def open_lake(url: str, format: str | None = None, *, catalog: str = "") -> Lake
         _check_empty(storage)
     elif format not in (None, found):
         raise LakeError(_other_format(storage.location, found, format or ""))
-    chosen = found or format or "parquet"
-    return Lake(storage, chosen, _table_format(chosen, storage, catalog))
+    return Lake(storage, found or format or "parquet", catalog)
 
 
 def is_lake(url: str) -> bool:
     """Whether there is a lake at a directory or URL."""
     return _format_of(open_storage(url)) is not None
-
-
-def _table_format(format: str, storage: Storage, catalog: str) -> TableFormat:
-    if format == "delta":
-        from polymux.spark.lake.delta import DeltaFormat
-
-        return DeltaFormat(storage)
-    if format == "iceberg":
-        from polymux.spark.lake.iceberg import IcebergFormat
-
-        return IcebergFormat(storage, catalog)
-    return ParquetFormat()
 
 
 def _settings(format: str) -> bytes:

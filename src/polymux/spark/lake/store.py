@@ -8,6 +8,7 @@ for all tables together; a run that fails or is killed before that step changes 
     LAKE/_lake/state/...                           state files; never changed either
     LAKE/_lake/records/...                         what a version has added and removed
     LAKE/_lake/versions/00000042...                the versions; creating version 42 commits it
+    LAKE/_lake/tables/00000042...                  where Delta or Iceberg tables have version 42
 
 How a run uses it (`open_lake` returns the `Lake`):
 
@@ -30,9 +31,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from polymux.core.errors import PolymuxError
+from polymux.core.errors import PolymuxError, UnreadableInput
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
+LAKE_FOLDER: Final = "_lake"  # in a lake: all but its tables
 DATE_PARTITION: Final = "date"
 SENSOR_PARTITION: Final = "sensor"
 PARTITION_NAMES: Final = (DATE_PARTITION, SENSOR_PARTITION)
@@ -41,6 +43,10 @@ OPERATIONS: Final = ("append", "reprocess", "follow", "compact", "expire")
 
 class LakeError(PolymuxError):
     """A lake cannot be opened, read or written; the text names it, the reason and the remedy."""
+
+
+class NoLake(LakeError, UnreadableInput):
+    """There is no lake where one should be read."""
 
 
 class ConcurrentCommit(LakeError):

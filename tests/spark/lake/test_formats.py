@@ -1,0 +1,183 @@
+"""What runs write to a lake is there: in every format, on every store, for all readers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+from tests.spark.lake.lake_runs import ROWS, append, in_order, sorted_rows
+from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
+
+from polymux.analysis.schema.tables import TABLES
+from polymux.spark.lake.iceberg import default_catalog, file_properties
+from polymux.spark.lake.lake import Lake, open_lake
+from polymux.spark.lake.storage import delta_options, open_storage
+from polymux.spark.lake.store import FORMATS, LakeVersion
+
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
+DAY_1, DAY_2, DAY_3 = "2026-11-01", "2026-11-02", "2026-11-03"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStoreProcess]:
+    with object_store_process() as found:
+        yield found
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where a lake can be made."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    if request.param == "directory":
+        return str(tmp_path / "lake")
+    found: ObjectStoreProcess = request.getfixturevalue("store")
+    return found.lake(tmp_path.name)
+
+
+def grown(place: str, format: str, last_of: tuple[str, ...] = ("sessions", "stalls")) -> Lake:
+    """A lake of three runs: the second's files are provisional, and the third replaces them."""
+    lake = open_lake(place, format)
+    append(lake, 1, [DAY_1, DAY_2])
+    second = append(lake, 2, [DAY_2], provisional=True)
+    provisional = [file for file in second.all_files() if file.provisional]
+    append(lake, 3, [DAY_2, DAY_3], removed=provisional, tables=last_of)
+    return lake
+
+
+def read_as_format(lake: Lake, version: LakeVersion, table: str) -> pa.Table:
+    """A table of a version, as the library of its format reads it."""
+    if lake.format == "delta":
+        uri, options = f"{lake.location}/{table}", delta_options(lake.url)
+        delta = DeltaTable(uri, int(version.tables[table]), storage_options=options)
+        return delta.to_pyarrow_table()
+    if lake.format == "iceberg":
+        metadata = version.tables[table]
+        return StaticTable.from_metadata(metadata, file_properties(lake.url)).scan().to_arrow()
+    paths = [lake.storage.arrow_path(file.path) for file in version.files_of(table)]
+    schema = TABLES[table].to_arrow()
+    return ds.dataset(paths, schema, "parquet", lake.storage.arrow_filesystem).to_table()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_versions_are_the_same_for_all_readers(place: str, format: str) -> None:
+    lake = grown(place, format)
+    now = open_lake(place).current()
+    assert now is not None
+    assert (now.number, now.added_files, now.removed_files) == (3, 4, 3)
+    assert {table: sum(file.rows for file in files) for table, files in now.files.items()} == {
+        "captures": 2 * ROWS, "frames": 2 * ROWS, "sessions": 4 * ROWS, "stalls": 2 * ROWS
+    }  # fmt: skip
+    assert lake.read_state(now.state["ledger"]) == b"seed 3"
+    for table in now.files:
+        rows = read_as_format(lake, now, table)
+        assert in_order(rows) == sorted_rows(lake, now, table), table
+    sessions = read_as_format(lake, now, "sessions")
+    with duckdb.connect() as database:
+        query = "select count(*), min(session_id) from sessions"
+        assert database.register("sessions", sessions).sql(query).fetchall() == [
+            (4 * ROWS, "00100000")
+        ]
+    assert sessions.to_pandas()["session_id"].nunique() == 4 * ROWS
+    if format != "parquet":  # the partition column is there, and empty tables are too
+        dates = sorted(map(str, sessions["date"].to_pylist()))
+        assert dates == [DAY_1] * ROWS + [DAY_2] * 2 * ROWS + [DAY_3] * ROWS
+        assert read_as_format(lake, now, "violations").num_rows == 0
+        first = lake.version(1)
+        assert in_order(read_as_format(lake, first, "sessions")) == sorted_rows(
+            lake, first, "sessions"
+        )
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_compacting_expiring_and_vacuuming_keep_the_answers(place: str, format: str) -> None:
+    if format == "iceberg" and "://" in place and not SOAK:
+        pytest.skip("hundreds of requests: only in the soak")
+    lake = grown(place, format)
+    before = lake.current()
+    assert before is not None
+    plan = lake.compact(dry_run=True)
+    assert lake.current() == before
+    done = lake.compact()
+    after = done.version
+    assert after is not None
+    assert (plan.joined, plan.version) == (done.joined, None)
+    assert len(done.joined) == 4  # the two sessions files of day 2, and two of captures
+    assert after.state == before.state
+    for table in before.files:
+        assert sorted_rows(lake, after, table) == sorted_rows(lake, before, table)
+        assert in_order(read_as_format(lake, after, table)) == sorted_rows(lake, before, table)
+    joined = next(file for file in done.added if file.table == "sessions")
+    ids = [row for batch in lake.batches([joined]) for row in batch["session_id"].to_pylist()]
+    assert ids == sorted(ids)
+    assert lake.compact().version is None
+
+    assert lake.expire(2, today=date(2026, 11, 3), dry_run=True)
+    assert lake.current() == after
+    gone = lake.expire(2, today=date(2026, 11, 3))
+    assert {file.date for file in gone} == {DAY_1}
+    left = lake.current()
+    assert left is not None
+    assert sum(file.rows for file in left.files_of("sessions")) == 3 * ROWS
+
+    planned = lake.vacuum(timedelta(0), dry_run=True)
+    assert lake.vacuum(timedelta(days=1)) == []
+    assert len(lake.history()) == 5
+    removed = lake.vacuum(timedelta(0))
+    assert {file.name for file in removed} == {file.name for file in planned}
+    assert [version.number for version in lake.history()] == [5]
+    assert lake.current() == left
+    for table in left.files:
+        assert in_order(read_as_format(lake, left, table)) == sorted_rows(lake, left, table)
+    assert append(lake, 4, [DAY_3]).number == 6
+
+
+def test_a_catalog_of_iceberg_tables_is_made_again_from_the_lake(place: str) -> None:
+    if "://" in place and not SOAK:
+        pytest.skip("hundreds of requests: only in the soak")
+    lake = grown(place, "iceberg")
+    uri = default_catalog(open_storage(place))
+    Path(uri.removeprefix("sqlite:///")).unlink()
+    assert not open_lake(place).complete()
+    catalog = SqlCatalog("polymux", uri=uri, **file_properties(place))
+    now = lake.current()
+    assert now is not None
+    for table in now.files:
+        rows = catalog.load_table(f"polymux.{table}").scan().to_arrow()
+        assert in_order(rows) == sorted_rows(lake, now, table)
+    some = catalog.load_table("polymux.sessions").scan(row_filter=f"date = '{DAY_3}'").to_arrow()
+    assert some.num_rows == ROWS
+    catalog.close()
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_sensors_with_special_characters_are_partitions(tmp_path: Path, format: str) -> None:
+    lake = open_lake(str(tmp_path / "lake"), format)
+    version = append(lake, 1, [DAY_1], tables=("frames",), sensor="eu%2Fhost%201")
+    assert version.all_files()[0].partition == {"date": DAY_1, "sensor": "eu/host 1"}
+    rows = read_as_format(lake, version, "frames")
+    assert set(rows["sensor"].to_pylist()) == {"eu/host 1"}
+    assert rows.num_rows == ROWS
+    lake.compact()
+    lake.expire(1, today=date(2026, 11, 2))
+    left = lake.current()
+    assert left is not None
+    assert read_as_format(lake, left, "frames").num_rows == 0
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_table_that_gets_its_first_rows_late_is_partitioned_like_the_others(
+    tmp_path: Path, format: str
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), format)
+    append(lake, 1, [DAY_1], tables=("captures",))
+    version = append(lake, 2, [DAY_1], tables=("captures", "stalls"))
+    assert set(map(str, read_as_format(lake, version, "stalls")["date"].to_pylist())) == {DAY_1}
