@@ -18,7 +18,7 @@ from tests.aio.session_helpers import PROTOCOLS, echo, exchange
 
 import polymux
 from polymux import Session
-from polymux.aio import factory as making
+from polymux.live import factory as making
 
 
 @contextlib.asynccontextmanager

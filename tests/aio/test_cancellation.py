@@ -11,8 +11,11 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session
-from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
-from polymux.aio.transports import memory
+from polymux.aio.runtime import current_runtime
+from polymux.live.factory import session_factory
+from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES
+from polymux.live.transports import memory
+from polymux.live.transports.memory import join_in_memory
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -95,10 +98,9 @@ async def test_a_cancelled_open_withdraws_its_offer() -> None:
 @virtual
 async def test_rate_limited_opens_can_be_cancelled() -> None:
     async for cut in everywhere():
-        maker = polymux.aio.factory.session_factory
-        near = maker("mplex", 0, None, None, 2.0)()
-        far = maker("mplex", 1, None, None, 0.0)()
-        polymux.aio.transports.memory.join_in_memory(near, far)
+        near = session_factory("mplex", 0, None, None, 2.0, runtime=current_runtime)()
+        far = session_factory("mplex", 1, None, None, 0.0, runtime=current_runtime)()
+        join_in_memory(near, far)
         (await near.open("first")).abort()
         finished, stream = await cut(near.open("second"))
         if finished:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from tests.aio.session_helpers import echo, exchange
@@ -15,16 +15,22 @@ from tests.record.collector.test_collector import until
 
 import polymux
 from polymux import Limits, Session, Timeouts
-from polymux.aio import connection_gate
-from polymux.aio.connection_gate import ConnectionGate, GateLimits, Place, address_group
+from polymux.live import connection_gate
+from polymux.live.connection_gate import ConnectionGate, GateLimits, Place, address_group
 from polymux.metrics import Meter
+
+
+def later(
+    seconds: float, callback: Callable[..., object], *arguments: object
+) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, callback, *arguments)
 
 
 class Closing:
     """A connection in a gate, which notes that it was closed."""
 
     def __init__(self, gate: ConnectionGate, address: str, silent: bool = True) -> None:
-        place = gate.admit(address)
+        place = gate.admit(address, later)
         assert place is not None
         self.place: Place = place
         self.reason = ""
@@ -157,19 +163,19 @@ async def test_with_all_places_taken_a_silent_connection_gives_way(no_grace: Non
     newcomer.place.established()
     assert "max_sessions=3" in quiet.reason
     assert not busy.reason
-    assert gate.admit("192.0.2.4") is None, "all places are in use"
+    assert gate.admit("192.0.2.4", later) is None, "all places are in use"
     other.place.release()
     other.place.release()
     assert gate.total == 2
-    assert gate.admit("192.0.2.4") is not None
+    assert gate.admit("192.0.2.4", later) is not None
 
 
 async def test_one_address_cannot_take_all_places(no_grace: None) -> None:
     gate = gate_of(sessions=10, per_address=2)
     for _ in range(2):
         Closing(gate, "2001:db8:0:1::7", silent=False).place.established()
-    assert gate.admit("2001:db8:0:1::8") is None, "the same network"
-    assert gate.admit("2001:db8:0:2::7") is not None
+    assert gate.admit("2001:db8:0:1::8", later) is None, "the same network"
+    assert gate.admit("2001:db8:0:2::7", later) is not None
     assert gate.counters.hits == {"max_sessions_per_address": 1}
 
 

@@ -10,8 +10,8 @@ import trustme
 from tests.aio.session_helpers import exchange
 
 import polymux
-from polymux.aio.peer_identity import AllowedPeers
 from polymux.capture import PcapngWriter, index_file
+from polymux.live.peer_identity import AllowedPeers
 from polymux.metrics import Meter
 from polymux.record import Recorder
 

@@ -11,7 +11,7 @@ from tests.stateful.misbehaving_applications import Actor, actor_for, quietly
 
 import polymux
 from polymux import Limits, Session, StreamuxSession, Timeouts
-from polymux.aio.transports.memory import MemoryTransport
+from polymux.live.transports.memory import MemoryTransport
 
 PAUSE = 2.0
 POLICY = Timeouts(slow_reader=PAUSE, close=5.0)

@@ -25,7 +25,7 @@ from polymux import (
     Stream,
     StreamuxSession,
 )  # fmt: skip
-from polymux.aio.session.wakeups import IDLE
+from polymux.live.session.wakeups import IDLE
 
 Act = Coroutine[Any, Any, None]
 SIZES = [0, 1, 100, 3000, 9000, 40_000]

@@ -5,25 +5,25 @@ core fills the buffers of the streams, and each waiting reader task is woken onc
 imports `protocols`, `core` and `malloc`.
 """
 
+from polymux.aio.asyncio_adapter import as_asyncio_streams
 from polymux.aio.connect import Connecting, Unreachable, connect
 from polymux.aio.entry_points import minmux, mplex, nerdbank, omnistreams, streamux, yamux
-from polymux.aio.errors import SessionLimit
-from polymux.aio.peer_identity import PeerIdentity
-from polymux.aio.pending import Pending
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.protocols.streamux import StreamuxSession
-from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.server import Server, serve
-from polymux.aio.session.session import Session
-from polymux.aio.streams.asyncio_adapter import as_asyncio_streams
-from polymux.aio.streams.duplex import Stream
-from polymux.aio.streams.exchanges import Call, Exchange
-from polymux.aio.streams.items import ItemReceiver, ItemSender
-from polymux.aio.streams.messages import MessageReceiver, MessageSender
 from polymux.aio.transports.memory import pipe
-from polymux.aio.urls import BadUrl
+from polymux.live.errors import SessionLimit
+from polymux.live.peer_identity import PeerIdentity
+from polymux.live.pending import Pending
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.protocols.streamux import StreamuxSession
+from polymux.live.protocols.yamux import YamuxSession
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
+from polymux.live.streams.exchanges import Call, Exchange
+from polymux.live.streams.items import ItemReceiver, ItemSender
+from polymux.live.streams.messages import MessageReceiver, MessageSender
+from polymux.live.urls import BadUrl
 
 __all__ = [
     "BadUrl",

@@ -1,72 +1,44 @@
 """`connect`: open a session to a peer at a URL."""
 
-import asyncio
-import errno
-import socket
 import ssl
 from collections.abc import Callable
-from typing import TypedDict, Unpack, overload
+from functools import partial
+from typing import Any, Unpack, cast, overload
 
-from polymux.aio.arguments import check_seconds, check_session_options
-from polymux.aio.errors import (
-    NotListening,
-    Unreachable,
-    certificate_remedy,
-    copy_of,
-    describe_os_error,
-)
-from polymux.aio.factory import (
+from polymux.aio.runtime import current_runtime
+from polymux.aio.transports.process import start_process
+from polymux.aio.transports.stdio import open_stdio_session
+from polymux.aio.transports.websocket import connect_websocket
+from polymux.core.limits import Limits, Timeouts
+from polymux.core.side import DIALER
+from polymux.core.token_exchange import SharedToken
+from polymux.live.arguments import check_seconds, check_session_options
+from polymux.live.connecting import ConnectOptions, establish, named_failures
+from polymux.live.errors import Unreachable
+from polymux.live.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
     YAMUX,
     session_factory,
-    set_peer_name,
 )
-from polymux.aio.hooks import RecorderFactory, SessionMeter
-from polymux.aio.pending import Pending
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.protocols.streamux import StreamuxSession
-from polymux.aio.protocols.yamux import YamuxSession
-from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
-from polymux.aio.session.peer_diagnosis import missing_handshake_hint
-from polymux.aio.session.session import Session
-from polymux.aio.session.socket_options import configure_tcp_keepalive
-from polymux.aio.transports.process import start_process
-from polymux.aio.transports.stdio import open_stdio_session
-from polymux.aio.transports.token import DialerToken, check_token
-from polymux.aio.transports.websocket import connect_websocket, protocol_for_scheme
-from polymux.aio.urls import Address, parse_url
-from polymux.core.limits import Limits, Timeouts
-from polymux.core.side import DIALER
-from polymux.core.token_exchange import SharedToken
+from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.pending import Pending
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.protocols.streamux import StreamuxSession
+from polymux.live.protocols.yamux import YamuxSession
+from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
+from polymux.live.session.session import Session
+from polymux.live.transports.token import DialerToken, check_token
+from polymux.live.transports.websocket import protocol_for_scheme
+from polymux.live.urls import Address, parse_url
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
 Connecting = Pending
-
-RETRY_SECONDS = 0.1  # between two attempts while nothing listens
-# The host itself is not there yet.
-HOST_ABSENT_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
-
-
-class ConnectOptions(TypedDict, total=False):
-    """The keywords of `connect` that do not depend on the protocol."""
-
-    limits: Limits | None
-    timeouts: Timeouts | None
-    tls: ssl.SSLContext | None
-    server_hostname: str | None
-    timeout: float
-    wait: float
-    opens_per_second: float
-    busy_poll: float
-    recorder: RecorderFactory | None
-    meter: SessionMeter | None
-    token: str | bytes | None
 
 
 @overload
@@ -155,51 +127,21 @@ def connect(
     shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
     make = session_factory(
-        text, DIALER, limits, timeouts, opens_per_second, busy_poll, recorder, meter
+        text,
+        DIALER,
+        limits,
+        timeouts,
+        opens_per_second,
+        busy_poll,
+        recorder,
+        meter,
+        runtime=current_runtime,
     )
 
-    async def attempt() -> Session:
-        session: Session | None = None
-        try:
-            async with asyncio.timeout(timeout):
-                session = await open_transport(address, make, tls, server_hostname, timeout, shared)
-                configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
-                set_peer_name(session, str(address))
-                await asyncio.shield(session.ready)
-                session.check_open()
-        except TimeoutError:
-            what = "answer" if session is None else "handshake"
-            late = f"no {what} within {timeout:g} s"
-            if session is not None:
-                hint = missing_handshake_hint(session)
-            else:
-                hint = "" if shared is None else "; does the server ask for a token?"
-            if session is not None:
-                session.abort(late)
-                await session.wait_closed()
-                if (
-                    session.failure is not None and str(session.failure) != late
-                ):  # how a child ended
-                    raise copy_of(session.failure) from None
-            raise Unreachable(f"{address}: {late}{hint}; allow more with timeout=...") from None
-        except BaseException:
-            if session is not None:
-                session.abort("connecting was cancelled or failed")
-            raise
-        return session
-
     async def connect() -> Session:
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + wait
-        while True:
-            try:
-                return await attempt()
-            except NotListening as problem:
-                if not wait:
-                    raise
-                if loop.time() >= latest:
-                    raise NotListening(f"{problem}, for {wait:g} s") from None
-            await asyncio.sleep(min(RETRY_SECONDS, latest - loop.time()))
+        runtime = current_runtime()
+        begin = partial(open_transport, address, make, tls, server_hostname, timeout, shared)
+        return await establish(runtime, address, begin, timeout, wait, shared is not None)
 
     connect.__qualname__ = "connect"
     return Pending(connect())
@@ -220,15 +162,19 @@ async def open_transport(
         Unreachable: Connecting failed for another reason.
         TimeoutError: The system gave up, or the caller's timeout has passed.
     """
-    loop = asyncio.get_running_loop()
+    runtime = current_runtime()
+    loop = runtime.loop
 
     def first_protocol() -> Session | DialerToken[Session]:
-        return make() if token is None else DialerToken(address, token, make)
+        return make() if token is None else DialerToken(address, token, make, runtime)
 
     made: Session | DialerToken[Session]
-    try:
+    with named_failures(address):
         if address.scheme == "unix":
-            _, made = await loop.create_unix_connection(first_protocol, address.path)
+            _, made = await loop.create_unix_connection(
+                cast(Any, first_protocol),  # it has the methods of asyncio's protocols
+                address.path,
+            )
         elif address.scheme == "exec":
             made = await start_process(address.command, make)
         elif address.scheme == "stdio":
@@ -238,7 +184,7 @@ async def open_transport(
             if address.scheme == "tls":
                 context = tls if tls is not None else ssl.create_default_context()
             _, made = await loop.create_connection(
-                first_protocol,
+                cast(Any, first_protocol),
                 address.host,
                 address.port,
                 ssl=context,
@@ -248,32 +194,3 @@ async def open_transport(
         else:
             made = await connect_websocket(address, make, tls, server_hostname, timeout, token)
         return await made.proved() if isinstance(made, DialerToken) else made
-    except ssl.SSLCertVerificationError as problem:
-        raise Unreachable(
-            f"{address}: {describe_os_error(problem)}{certificate_remedy(problem)}"
-        ) from None
-    except ConnectionRefusedError:
-        raise NotListening(f"{address}: nothing listens there") from None
-    except TimeoutError:
-        raise  # the caller reports it
-    except ConnectionResetError:
-        secure = address.scheme in ("tls", "wss")
-        what = "the TLS handshake" if secure else "connecting"
-        raise Unreachable(
-            f"{address}: the peer ended the connection during {what}"
-            + ("; does it speak TLS 1.2 or later?" if secure else "")
-        ) from None
-    except OSError as problem:
-        raise unreachable_class(problem, address)(
-            f"{address}: {describe_os_error(problem)}"
-        ) from None
-
-
-def unreachable_class(problem: OSError, address: Address) -> type[Unreachable]:
-    """Return NotListening if a peer that has not started yet can be the cause, else Unreachable.
-
-    That is a missing socket file, an unknown host name, or an absent host.
-    """
-    absent = isinstance(problem, FileNotFoundError) and address.scheme == "unix"
-    absent = absent or isinstance(problem, socket.gaierror) or problem.errno in HOST_ABSENT_ERRNOS
-    return NotListening if absent else Unreachable

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Unpack
 
 from polymux.aio.connect import ConnectOptions, connect
-from polymux.aio.pending import Pending
 from polymux.aio.protocol_entry import ProtocolEntry, with_explicit_keywords
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.protocols.streamux import StreamuxSession
-from polymux.aio.protocols.yamux import YamuxSession
 from polymux.aio.server import ServeOptions, Server, serve
-from polymux.aio.session.session import Session
 from polymux.aio.transports.memory import PipeOptions, pipe
+from polymux.live.pending import Pending
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.protocols.streamux import StreamuxSession
+from polymux.live.protocols.yamux import YamuxSession
+from polymux.live.session.session import Session
 
 
 class MplexEntry(ProtocolEntry[Session]):

@@ -29,10 +29,11 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
-from polymux.aio.connection_gate import NO_ADDRESS, ConnectionGate, Place
-from polymux.aio.errors import describe_os_error
-from polymux.aio.urls import Address
+from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, Place
+from polymux.live.errors import describe_os_error
+from polymux.live.urls import Address
 
 log = logging.getLogger("polymux.aio")
 
@@ -49,7 +50,7 @@ DESCRIPTOR_LIMIT = "open_files"  # the name under which a lack of descriptors is
 # The system has no descriptor or memory for another socket; the connection stays in its queue.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-ProtocolFactory = Callable[[Place], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[Place], Any]  # asyncio.BaseProtocol, or what has its methods
 RefusalCallback = Callable[[str, str], None]
 """Called with the address of a peer and why it was refused."""
 
@@ -213,7 +214,7 @@ class Listener:
                 seconds, self._begin, sock, address, deadline
             )
             return
-        place = self._gate.admit(address)
+        place = self._gate.admit(address, self._loop.call_later)
         if place is None:
             sock.close()
         elif self._tls is None:

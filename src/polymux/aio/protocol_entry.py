@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar, cast
 
 from polymux.aio.connect import ConnectOptions, connect
-from polymux.aio.pending import Pending
 from polymux.aio.server import ServeOptions, Server, serve
-from polymux.aio.session.session import Session
 from polymux.aio.transports.memory import PipeOptions, pipe
+from polymux.live.pending import Pending
+from polymux.live.session.session import Session
 from polymux.protocols.registry import BadProtocolString
 
 S = TypeVar("S", bound=Session)

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from polymux.aio.arguments import check_handler, check_session_options
-from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
-from polymux.aio.errors import Unreachable, describe_os_error
-from polymux.aio.factory import (
+from polymux.aio.listener import Listener, open_listener
+from polymux.aio.runtime import current_runtime
+from polymux.aio.transports.stdio import open_stdio_session
+from polymux.core.errors import PeerViolation, PolymuxError
+from polymux.core.limits import Limits, Timeouts
+from polymux.core.side import ACCEPTOR
+from polymux.live.arguments import check_handler, check_session_options
+from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
+from polymux.live.errors import Unreachable, describe_os_error
+from polymux.live.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
@@ -20,27 +26,28 @@ from polymux.aio.factory import (
     session_factory,
     set_peer_name,
 )
-from polymux.aio.hooks import LimitMeter, RecorderFactory, SessionMeter
-from polymux.aio.listener import Listener, open_listener
-from polymux.aio.peer_identity import AllowedPeers, warn_if_open_to_all
-from polymux.aio.pending import Pending
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.protocols.streamux import StreamuxSession
-from polymux.aio.protocols.yamux import YamuxSession
-from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
-from polymux.aio.session.server_budget import ServerBudget
-from polymux.aio.session.session import Session
-from polymux.aio.session.socket_options import configure_tcp_keepalive
-from polymux.aio.transports.origin_policy import OriginPolicy
-from polymux.aio.transports.stdio import open_stdio_session
-from polymux.aio.transports.token import TokenListener, check_token
-from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, UpgradeListener, protocol_for_scheme
-from polymux.aio.urls import Address, BadUrl, parse_url
-from polymux.core.errors import PeerViolation, PolymuxError
-from polymux.core.limits import Limits, Timeouts
-from polymux.core.side import ACCEPTOR
+from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter
+from polymux.live.peer_identity import AllowedPeers, warn_if_open_to_all
+from polymux.live.pending import Pending
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.protocols.streamux import StreamuxSession
+from polymux.live.protocols.yamux import YamuxSession
+from polymux.live.runtime import wait_done
+from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
+from polymux.live.session.server_budget import ServerBudget
+from polymux.live.session.session import Session
+from polymux.live.session.socket_options import configure_tcp_keepalive
+from polymux.live.transport import ByteHandler, ConnectionInfo
+from polymux.live.transports.origin_policy import OriginPolicy
+from polymux.live.transports.token import TokenListener, check_token
+from polymux.live.transports.websocket import (
+    WEBSOCKET_SCHEMES,
+    UpgradeListener,
+    protocol_for_scheme,
+)
+from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
 
 log = logging.getLogger("polymux.aio")
@@ -137,7 +144,7 @@ class Server:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
 
-    def refuses(self, transport: asyncio.BaseTransport) -> bool:
+    def refuses(self, transport: ConnectionInfo) -> bool:
         """Return whether the peer of a connection is not among the allowed ones."""
         return bool(self.allowed.refusal(transport))
 
@@ -168,7 +175,7 @@ class Server:
 
     def _log_refused(self, session: Session, refusal: str) -> None:
         """Log a refused client, as a warning once in WARNING_INTERVAL_SECONDS."""
-        now = session.loop.time()
+        now = session.runtime.time()
         level = logging.INFO
         if now - self._warned_of_refusal_at >= WARNING_INTERVAL_SECONDS:
             self._warned_of_refusal_at = now
@@ -182,7 +189,7 @@ class Server:
         It is a warning once in WARNING_INTERVAL_SECONDS, so that peers cannot flood the log, and
         otherwise at level info.
         """
-        now = session.loop.time()
+        now = session.runtime.time()
         level = logging.INFO
         if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
             self._warned_at = now
@@ -193,7 +200,7 @@ class Server:
         """Run the handler of one session and close it. Exceptions are logged, not raised."""
         handler_called = False
         try:
-            await asyncio.shield(session.ready)
+            await wait_done(session.runtime, session.ready)
             session.check_open()
             handler_called = True
             await self.handler(session)
@@ -398,7 +405,17 @@ def serve_within(
     address = parse_url(url)
     shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
-    make = session_factory(text, ACCEPTOR, limits, timeouts, 0.0, busy_poll, recorder, meter)
+    make = session_factory(
+        text,
+        ACCEPTOR,
+        limits,
+        timeouts,
+        0.0,
+        busy_poll,
+        recorder,
+        meter,
+        runtime=current_runtime,
+    )
     policy = OriginPolicy(address, origins)
     allowed = AllowedPeers(allow)
     if allowed.needs_certificates and (tls is None or tls.verify_mode is not ssl.CERT_REQUIRED):
@@ -422,15 +439,15 @@ def serve_within(
             session.is_refused = server.refuses
             return session
 
-        factory: Callable[[Place], asyncio.Protocol] = make_served
+        factory: Callable[[Place], ByteHandler] = make_served
         handshake_timeout = (timeouts or Timeouts()).handshake
         if address.scheme in WEBSOCKET_SCHEMES:
             factory = server.upgrade_listener = UpgradeListener(
-                address.path, make_served, handshake_timeout, policy, meter
+                address.path, make_served, handshake_timeout, policy, current_runtime(), meter
             )
         if shared is not None:
             factory = server.token_listener = TokenListener(
-                shared, factory, handshake_timeout, meter
+                shared, factory, handshake_timeout, current_runtime(), meter
             )
         check_listening(address, tls)
         try:

@@ -12,16 +12,17 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from polymux.aio.connect import Unreachable
-from polymux.aio.errors import describe_os_error
 from polymux.aio.listener import bind_tcp_sockets, bind_unix_socket, inode_of
-from polymux.aio.session.session import Session
-from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, HttpUpgrade, connect_websocket
-from polymux.aio.urls import BadUrl, parse_url
+from polymux.aio.transports.websocket import connect_websocket
 from polymux.conform.connection import PeerConnection
 from polymux.core.errors import PolymuxError
+from polymux.live.errors import describe_os_error
+from polymux.live.session.session import Session
+from polymux.live.transports.websocket import WEBSOCKET_SCHEMES, HttpUpgrade
+from polymux.live.urls import BadUrl, parse_url
 
 MakeConnection = Callable[[], PeerConnection]
 RETRY_SECONDS = 0.05
@@ -197,7 +198,7 @@ class Acceptor:
     async def _make_transport(self, sock: socket.socket, number: int) -> None:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(sock)
-        first: asyncio.Protocol = waiting
+        first: Any = waiting  # it has the methods of a protocol of asyncio
         upgrade = None
         if self.address.scheme in WEBSOCKET_SCHEMES:
             first = upgrade = _AcceptedUpgrade(waiting)

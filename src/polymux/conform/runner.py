@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from polymux.aio.connect import Unreachable
-from polymux.aio.transports.websocket import protocol_for_scheme
-from polymux.aio.urls import parse_url
 from polymux.conform.catalogue import select
 from polymux.conform.connection import PeerConnection
 from polymux.conform.engine import CaseRun
@@ -21,6 +19,8 @@ from polymux.conform.opening import Acceptor, Dialer
 from polymux.conform.results import CaseResult, RequirementResult, Results
 from polymux.core.conformance import Case, Outcome, Requirement, Verdict
 from polymux.core.errors import UnwritableOutput
+from polymux.live.transports.websocket import protocol_for_scheme
+from polymux.live.urls import parse_url
 from polymux.protocols.registry import parse_protocol
 
 ROLES = ("dialer", "acceptor")

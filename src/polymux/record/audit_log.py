@@ -11,10 +11,10 @@ import logging
 import os
 import time
 
-from polymux.aio.session.session import Session
-from polymux.aio.session.socket_options import peer_name
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.core.errors import UnwritableOutput
+from polymux.live.session.session import Session
+from polymux.live.session.socket_options import peer_name
 from polymux.text.sanitize import escape_hidden
 
 log = logging.getLogger("polymux.record")
@@ -71,7 +71,7 @@ class AuditLog:
         self._descriptor = os.open(self.path, flags, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
-    # Called by sessions (`aio.hooks.SessionMeter`) and servers
+    # Called by sessions (`live.hooks.SessionMeter`) and servers
 
     def begun(self, session: Session) -> None:
         """A session has begun."""

@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from polymux.aio import Server, Session
-from polymux.aio.arguments import check_session_options
-from polymux.aio.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
-from polymux.aio.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
 from polymux.aio.listener import DESCRIPTOR_LIMIT
 from polymux.aio.server import ServerBounds, serve_within
-from polymux.aio.session.server_budget import ServerBudget
-from polymux.aio.session.socket_options import transport_info
 from polymux.capture import write_index
 from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, make_private_folders, one_path
 from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.core.limits import Limits, Timeouts
+from polymux.live.arguments import check_session_options
+from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
+from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
+from polymux.live.session.server_budget import ServerBudget
+from polymux.live.session.socket_options import transport_info
+from polymux.live.transport import Transport
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
 from polymux.record.disk_quota import QuotaWriter
 from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
@@ -117,7 +118,7 @@ class TurnedAway:
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+    def begin(self, transport: Transport) -> Transport:
         return transport
 
     def read(self, data: bytes) -> None:

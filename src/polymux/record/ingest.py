@@ -19,9 +19,9 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from polymux.aio import Call, MinmuxSession, NerdbankSession, OmnistreamsSession
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import PolymuxError, SessionClosed
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
 from polymux.record.durable_log import DurableLog, NotDurable
 from polymux.record.minmux_drain import MinmuxDrain
 

@@ -6,14 +6,14 @@ The kernel knows: it is asked here, without reading.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import fcntl
 import select
 import struct
 import termios
 
-from polymux.aio.session.socket_options import transport_info
+from polymux.live.session.socket_options import transport_info
+from polymux.live.transport import ConnectionInfo
 
 HANG_UP = getattr(select, "POLLRDHUP", 0)  # the peer has ended its direction; Linux only
 
@@ -28,7 +28,7 @@ class PeerCondition(enum.Enum):
     """The connection is lost: nothing can be sent to it any more."""
 
 
-def peer_condition(transport: asyncio.BaseTransport | None) -> PeerCondition:
+def peer_condition(transport: ConnectionInfo | None) -> PeerCondition:
     """Return the condition of the peer; PRESENT where there is no socket to ask."""
     descriptor = socket_descriptor(transport)
     if descriptor < 0:
@@ -41,7 +41,7 @@ def peer_condition(transport: asyncio.BaseTransport | None) -> PeerCondition:
     return PeerCondition.ENDED if events & HANG_UP else PeerCondition.PRESENT
 
 
-def has_unread_bytes(transport: asyncio.BaseTransport | None) -> bool:
+def has_unread_bytes(transport: ConnectionInfo | None) -> bool:
     """Return whether the kernel holds received bytes of this connection."""
     descriptor = socket_descriptor(transport)
     if descriptor < 0:
@@ -50,7 +50,7 @@ def has_unread_bytes(transport: asyncio.BaseTransport | None) -> bool:
     return bool(count)
 
 
-def socket_descriptor(transport: asyncio.BaseTransport | None) -> int:
+def socket_descriptor(transport: ConnectionInfo | None) -> int:
     """Return the descriptor of a transport's socket; -1 if there is none, or it is closed."""
     sock = transport_info(transport, "socket")
     descriptor: int = sock.fileno() if sock is not None else -1

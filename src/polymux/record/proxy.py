@@ -13,11 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
-from polymux.aio.errors import Unreachable, describe_os_error
 from polymux.aio.listener import Listener, open_listener
-from polymux.aio.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
-from polymux.aio.urls import Address, BadUrl, parse_url
 from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
@@ -26,6 +22,10 @@ from polymux.capture.synthesis.tcp_connection import PacketSink
 from polymux.core.limits import Limits
 from polymux.core.redaction import Redaction
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
+from polymux.live.errors import Unreachable, describe_os_error
+from polymux.live.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
+from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue

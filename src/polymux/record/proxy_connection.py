@@ -15,21 +15,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from polymux.aio.session.socket_options import (
-    configure_tcp_keepalive,
-    reset_on_close,
-    stop_tls_read_ahead,
-)
 from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 from polymux.core.limits import Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.live.session.socket_options import (
+    configure_tcp_keepalive,
+    reset_on_close,
+    stop_tls_read_ahead,
+)
 from polymux.record.peer_condition import PeerCondition, has_unread_bytes, peer_condition
 from polymux.record.redacted_writer import RedactedConnectionWriter
 from polymux.record.session_recorder import identity_note
 
 if TYPE_CHECKING:
-    from polymux.aio.connection_gate import Place
+    from polymux.live.connection_gate import Place
     from polymux.record.proxy import RecordingProxy
 
 # Reasons not to read from a peer: the other one is not connected yet, is slow, or the disk is full.

@@ -6,17 +6,17 @@ wrote, so the analysis can report more violations than from a capture made in th
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
 from typing import cast
 
-from polymux.aio.peer_identity import identity_of
 from polymux.capture.pcapng.comments import VANTAGES, hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink, TcpConnectionWriter
 from polymux.core.side import DIALER
+from polymux.live.peer_identity import identity_of
+from polymux.live.transport import ConnectionInfo, Transport
 from polymux.record.secret_log import SecretLog
 
 UNADDRESSED_HOST = "127.0.0.1"  # both ends of a connection without addresses
@@ -68,9 +68,7 @@ class Recorder:
         if self._secrets is not None and isinstance(self.sink, PcapngWriter | RotatingWriter):
             self._secrets.write_to(self.sink)
 
-    def endpoint_addresses(
-        self, transport: asyncio.Transport, side: int
-    ) -> tuple[HostPort, HostPort]:
+    def endpoint_addresses(self, transport: Transport, side: int) -> tuple[HostPort, HostPort]:
         """Return the addresses of dialer and acceptor; made up where the transport has none."""
         self._unaddressed_sessions = self._unaddressed_sessions % 60000 + 1
         ends = []
@@ -89,14 +87,14 @@ class Recorder:
         return (own, peer) if side == DIALER else (peer, own)
 
 
-def identity_note(transport: asyncio.BaseTransport | None) -> str:
+def identity_note(transport: ConnectionInfo | None) -> str:
     """Return the comment that names the peer by its certificate; empty if it was not verified."""
     identity = identity_of(transport)
     return "" if identity is None else f"peer certificate: {identity}"
 
 
 class SessionCapture:
-    """Records one session; called by the session (`aio.hooks.SessionRecorder`)."""
+    """Records one session; called by the session (`live.hooks.SessionRecorder`)."""
 
     def __init__(self, recorder: Recorder, protocol: str, side: int) -> None:
         self._recorder = recorder
@@ -106,7 +104,7 @@ class SessionCapture:
         self._tcp_writer: TcpConnectionWriter | None = None
         self._peer_ended = False
 
-    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+    def begin(self, transport: Transport) -> Transport:
         """Start to record. Return the transport that the session must use."""
         self._recorder.write_secrets()
         addresses = self._recorder.endpoint_addresses(transport, self._side)
@@ -118,7 +116,7 @@ class SessionCapture:
             note="\n".join(filter(None, (identity_note(transport), self._recorder.note))),
         )
         # cast: RecordingTransport delegates what it does not define.
-        return cast(asyncio.Transport, RecordingTransport(transport, self))
+        return cast(Transport, RecordingTransport(transport, self))
 
     def on_write(self, data: bytes | bytearray | memoryview) -> None:
         """The session writes these bytes."""
@@ -168,7 +166,7 @@ class SessionCapture:
 class RecordingTransport:
     """A transport that records bytes before it writes them to another transport."""
 
-    def __init__(self, transport: asyncio.Transport, capture: SessionCapture) -> None:
+    def __init__(self, transport: Transport, capture: SessionCapture) -> None:
         self._transport = transport
         self._capture = capture
 

@@ -7,9 +7,9 @@ import ssl
 import stat
 from typing import NoReturn
 
-from polymux.aio.errors import describe_os_error
 from polymux.capture.io.paths import AnyPath
 from polymux.core.errors import PolymuxError
+from polymux.live.errors import describe_os_error
 
 GROUP_AND_OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 

@@ -11,13 +11,13 @@ import ssl
 from collections.abc import Iterable, Sequence
 
 from polymux.aio.connect import connect
-from polymux.aio.hooks import RecorderFactory, SessionMeter
-from polymux.aio.pending import Pending
-from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.server import Server, serve
-from polymux.aio.session.session import Session
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
+from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.pending import Pending
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.session.session import Session
 from polymux.metrics.families import Family
 from polymux.relay.ends import End, SessionEnd
 from polymux.relay.engine import FilterFactory, Relay, RelayStats

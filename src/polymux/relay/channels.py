@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Final
 
-from polymux.aio.session.wakeups import IDLE, WAITING, Waiter
-from polymux.aio.streams.duplex import Stream
-from polymux.aio.streams.exchanges import Call
-from polymux.aio.streams.items import ItemSender
-from polymux.aio.streams.messages import MessageSender
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted, StreamEnded
 from polymux.core.streams import ENDED
+from polymux.live.session.wakeups import IDLE, WAITING, Waiter
+from polymux.live.streams.duplex import Stream
+from polymux.live.streams.exchanges import Call
+from polymux.live.streams.items import ItemSender
+from polymux.live.streams.messages import MessageSender
 from polymux.protocols.omnistreams.payloads import DEFAULT_CHUNK_SIZE
 from polymux.relay.traits import Traits
 

@@ -7,7 +7,6 @@ streams. What the faults of streams do is in `faults/streams.py`, those of whole
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import ssl
@@ -17,16 +16,17 @@ from typing import cast
 
 from polymux.aio import connect, serve
 from polymux.aio.connect import Unreachable
-from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.server import Server
-from polymux.aio.session.session import Session
-from polymux.aio.session.socket_options import reset_on_close
 from polymux.capture.synthesis.tcp_connection import PacketSink
 from polymux.conform.notation.payload import FrameWords
 from polymux.conform.notation.selection import NOTATIONS
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.session.session import Session
+from polymux.live.session.socket_options import reset_on_close
+from polymux.live.transport import Transport
 from polymux.metrics.families import COUNTER, Family
 from polymux.protocols.registry import parse_protocol
 from polymux.record.session_recorder import Recorder, SessionCapture
@@ -377,11 +377,11 @@ class ChaosLink:
         recorder = connection.proxy.recorder
         self.capture: SessionCapture | None = None if recorder is None else recorder(protocol, side)
         self._protocol = protocol
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._faulty: FaultyTransport | None = None
         self._handshake: BrokenHandshake | None = None
 
-    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+    def begin(self, transport: Transport) -> Transport:
         self.connection.begun()
         self._transport = transport
         if self.capture is not None:
@@ -392,11 +392,11 @@ class ChaosLink:
                 self.connection.faulty.note(number, rule, "the connection")
                 self._handshake = BrokenHandshake(transport, self._protocol, breach.steps)
                 # cast: it delegates what it does not define, as do the others here.
-                return cast(asyncio.Transport, self._handshake)
+                return cast(Transport, self._handshake)
         if self.connection.proxy.may_delay:
             connection = self.connection
             self._faulty = FaultyTransport(transport, connection.end, connection.on_effect)
-            transport = cast(asyncio.Transport, self._faulty)
+            transport = cast(Transport, self._faulty)
             for number, rule in connection.rules_towards(self.side):
                 if rule.kind.whole_connection:
                     self._faulty.add(number, rule)
@@ -446,7 +446,7 @@ class BrokenHandshake:
 
     def __init__(
         self,
-        transport: asyncio.Transport,
+        transport: Transport,
         protocol: str,
         steps: Sequence[FrameWords | bytes | Step],
     ) -> None:

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
-from polymux.aio.streams.exchanges import Call
-from polymux.aio.streams.messages import MessageSender
 from polymux.core.errors import PolymuxError, SessionClosed
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
+from polymux.live.streams.exchanges import Call
+from polymux.live.streams.messages import MessageSender
 from polymux.relay.channels import CallChannel, Channel, MessageChannel, StreamChannel
 from polymux.relay.traits import Traits, traits_of
 

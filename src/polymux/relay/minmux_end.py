@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Iterable
 from contextvars import Context, copy_context
 
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.streams.items import ItemReceiver
 from polymux.core.errors import LocalProtocolError, PolymuxError, Unsupported
 from polymux.core.events import Event, Opened
 from polymux.core.side import DIALER
 from polymux.core.streams import StreamState
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.streams.items import ItemReceiver
 from polymux.protocols.minmux.packets import U64_MODULUS
 from polymux.relay.channels import ALL, Channel, StreamChannel
 from polymux.relay.ends import Arrival, End

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from polymux.aio.connection_gate import Place
-from polymux.aio.errors import describe_os_error
-from polymux.aio.session.socket_options import peer_name, reset_on_close
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.live.connection_gate import Place
+from polymux.live.errors import describe_os_error
+from polymux.live.session.socket_options import peer_name, reset_on_close
 from polymux.relay.channels import ALL, SLOW_READER, Callback, Channel
 from polymux.relay.ends import Arrival, ArrivalQueue, End
 

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from polymux.aio.session.session import Session
 from polymux.core.errors import PolymuxError
 from polymux.core.protocol import Protocol
+from polymux.live.session.session import Session
 from polymux.protocols.minmux.protocol import Minmux
 from polymux.protocols.nerdbank.protocol import Nerdbank
 from polymux.protocols.omnistreams.protocol import Omnistreams

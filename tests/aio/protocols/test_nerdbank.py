@@ -14,10 +14,11 @@ from tests.aio.virtual_clock import ClockLoop, virtual
 
 import polymux
 from polymux import Limits
-from polymux.aio.factory import session_factory
-from polymux.aio.transports.memory import MemoryTransport
+from polymux.aio.runtime import current_runtime
 from polymux.core.frames import Frame
 from polymux.core.observer import Observer
+from polymux.live.factory import session_factory
+from polymux.live.transports.memory import MemoryTransport
 from polymux.protocols.nerdbank.codec import (
     GROWTH_REQUEST,
     READING_COMPLETED,
@@ -155,7 +156,7 @@ def tapped(near: polymux.Session, far: polymux.Session) -> list[tuple[int, bytes
             passed.append((side, data))
             write(data)
 
-        transport.write = note  # type: ignore[method-assign]
+        transport.write = note  # type: ignore[method-assign,assignment]  # only bytes are written
     return passed
 
 
@@ -164,8 +165,8 @@ def tapped(near: polymux.Session, far: polymux.Session) -> list[tuple[int, bytes
 async def test_each_side_terminates_a_finished_channel_exactly_once(version: int) -> None:
     protocol = f"nerdbank:version={version}"
     maker = (
-        session_factory(protocol, 0, None, None, 0.0),
-        session_factory(protocol, 1, None, None, 0.0),
+        session_factory(protocol, 0, None, None, 0.0, runtime=current_runtime),
+        session_factory(protocol, 1, None, None, 0.0, runtime=current_runtime),
     )
     near, far = maker[0](), maker[1]()
     pipes = MemoryTransport(near), MemoryTransport(far)

@@ -16,7 +16,7 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Limits, MessageReceiver, MessageSender, OmnistreamsSession, Timeouts
-from polymux.aio.streams.fast_paths import MAX_PREFETCH_MESSAGES
+from polymux.live.streams.fast_paths import MAX_PREFETCH_MESSAGES
 
 NUMBERINGS = ["omnistreams", "omnistreams:numbering=legacy"]
 CHILD = """

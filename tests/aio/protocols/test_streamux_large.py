@@ -14,8 +14,8 @@ from tests.aio.streamux_helpers import pair
 
 import polymux
 from polymux import Call
-from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
-from polymux.aio.streams.exchanges import MAX_JOINED_BYTES, MessageBuffer
+from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES
+from polymux.live.streams.exchanges import MAX_JOINED_BYTES, MessageBuffer
 
 
 @given(st.lists(st.integers(0, MAX_JOINED_BYTES), max_size=6))

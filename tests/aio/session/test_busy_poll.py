@@ -17,16 +17,15 @@ from tests.aio.session_helpers import echo, joined, opened
 
 import polymux
 from polymux import Session
-from polymux.aio.session.busy_poll import (
+from polymux.aio.runtime import current_runtime, runtimes
+from polymux.live.session.busy_poll import (
     MAX_FAST_REPLIES,
     MIN_FAST_REPLIES,
     BusyPoller,
     BusyPollLoop,
     poll_budget_ns,
-    poll_loop_of,
-    poll_loops,
 )
-from polymux.aio.session.socket_options import min_rtt_ns
+from polymux.live.session.socket_options import min_rtt_ns
 
 SECOND = 10**9
 LONG = 10 * SECOND  # never passes in a test
@@ -246,19 +245,26 @@ def test_one_spinning_callback_serves_all_sessions_of_a_loop() -> None:
 
 def test_a_loop_that_was_closed_while_polling_is_freed() -> None:
     gc.collect()
-    before = len(poll_loops)
+    before = len(runtimes)
     loop = asyncio.new_event_loop()
-    poller = make_poller(poll_loop_of(loop))
-    assert poll_loop_of(loop) is poller.poll_loop
-    poller.fast_replies = MIN_FAST_REPLIES
-    poller.on_send(loop.call_soon)
-    loop.run_until_complete(asyncio.sleep(0))
+
+    async def poll() -> BusyPoller:
+        runtime = current_runtime()
+        assert current_runtime() is runtime, "all sessions of a loop share it"
+        poller = make_poller(runtime.poll_loop)
+        poller.fast_replies = MIN_FAST_REPLIES
+        poller.on_send(runtime.call_soon)
+        await asyncio.sleep(0)
+        runtime.call_soon(id, runtime)  # as a flush that was scheduled would hold it
+        return poller
+
+    poller = loop.run_until_complete(poll())
     assert poller.poll_loop.spinning
     loop.close()
-    assert len(poll_loops) == before + 1
+    assert len(runtimes) == before + 1
     del loop
     gc.collect()
-    assert len(poll_loops) == before
+    assert len(runtimes) == before
 
 
 def test_a_single_processor_disables_polling(monkeypatch: pytest.MonkeyPatch) -> None:

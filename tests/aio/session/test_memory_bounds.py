@@ -13,7 +13,7 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Call, Limits, MinmuxSession, Session, Stream, StreamuxSession, Timeouts
-from polymux.aio.session.server_budget import ServerBudget
+from polymux.live.session.server_budget import ServerBudget
 
 KIB, MIB = 1024, 1024 * 1024
 READ = 256 * KIB  # bytes that the system hands over at once

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import polymux
-from polymux.aio.session.peer_diagnosis import nerdbank_version
+from polymux.live.session.peer_diagnosis import nerdbank_version
 
 
 async def errors_of(server: int, client: int, both: bool = True) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from tests.aio.session_helpers import echo, exchange
 
 import polymux
 from polymux import SessionClosed
-from polymux.aio.session.preamble import Preamble, encode_line
+from polymux.live.session.preamble import Preamble, encode_line
 
 SELECT = encode_line(b"/multistream/1.0.0\n")
 MPLEX = encode_line(b"/mplex/6.7.0\n")

@@ -9,15 +9,15 @@ import pytest
 
 import polymux
 from polymux import Session, Stream
-from polymux.aio.session.busy_poll import BusyPoller, BusyPollLoop
-from polymux.aio.session.socket_options import raw_socket_fd
-from polymux.aio.session.socket_writer import (
+from polymux.core.endpoint import Endpoint
+from polymux.core.side import DIALER
+from polymux.live.session.busy_poll import BusyPoller, BusyPollLoop
+from polymux.live.session.socket_options import raw_socket_fd
+from polymux.live.session.socket_writer import (
     MAX_UNFLUSHED_STREAM_CHANGES,
     SENDER_QUOTA_BYTES,
     SocketWriter,
 )
-from polymux.core.endpoint import Endpoint
-from polymux.core.side import DIALER
 
 
 def make_writer(transport: asyncio.Transport) -> SocketWriter:

@@ -12,7 +12,7 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session, Stream, StreamAborted
-from polymux.aio.session.wakeups import WAITING
+from polymux.live.session.wakeups import WAITING
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 

@@ -9,14 +9,16 @@ from tests.aio.session_helpers import PROTOCOLS, joined, opened, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux.aio.factory import session_factory
-from polymux.aio.transports import memory
+from polymux.aio.runtime import current_runtime
+from polymux.live.factory import session_factory
+from polymux.live.transports import memory
 
 
 def lone(protocol: str, timeouts: polymux.Timeouts | None = None) -> polymux.Session:
     """A session whose peer sends nothing."""
-    session = session_factory(protocol, 1, None, timeouts, 0.0)()
-    far = memory.MemoryTransport(session_factory("mplex", 0, None, None, 0.0)())
+    session = session_factory(protocol, 1, None, timeouts, 0.0, runtime=current_runtime)()
+    other = session_factory("mplex", 0, None, None, 0.0, runtime=current_runtime)
+    far = memory.MemoryTransport(other())
     near = memory.MemoryTransport(session)
     near.other, far.other = far, near
     far._reading = False

@@ -11,7 +11,7 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session, Stream
-from polymux.aio.session.wakeups import IDLE, WAITING, WOKEN, Waiter
+from polymux.live.session.wakeups import IDLE, WAITING, WOKEN, Waiter
 
 OPENING = b"\x28\x01s\x2c\x00"  # mplex: stream 5 is opened under the name s, and ended at once
 

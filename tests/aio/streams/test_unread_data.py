@@ -12,8 +12,8 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Limits, OmnistreamsSession, StreamuxSession, Timeouts
-from polymux.aio.session.read_backpressure import unread_bytes
 from polymux.core.frames import Frame
+from polymux.live.session.read_backpressure import unread_bytes
 
 CONTENT = 2  # Nerdbank's code
 

@@ -13,8 +13,8 @@ from tests.report.browser import Browser, Page, chromium
 
 import polymux
 from polymux import OmnistreamsSession
-from polymux.aio.transports.origin_policy import OriginPolicy
-from polymux.aio.urls import parse_url
+from polymux.live.transports.origin_policy import OriginPolicy
+from polymux.live.urls import parse_url
 
 LOCAL = "ws://127.0.0.1:9000/x"
 

@@ -1,9 +1,9 @@
 """`PipePairTransport`: one transport made of an input pipe and an output pipe."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
-from polymux.aio.session.session import Session
+from polymux.live.session.session import Session
 
 
 class PipePairTransport(asyncio.Transport):
@@ -74,7 +74,7 @@ class PipePairTransport(asyncio.Transport):
         return int(self._writer.get_write_buffer_size())
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._session
+        return cast(asyncio.BaseProtocol, self._session)  # it has the methods of one
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default

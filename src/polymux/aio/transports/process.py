@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from polymux.aio.session.session import EXTRA_CHILD_PROCESS, EXTRA_END_DESCRIPTION, Session
 from polymux.aio.transports.pipe_pair import PipePairTransport
+from polymux.live.session.session import EXTRA_CHILD_PROCESS, EXTRA_END_DESCRIPTION, Session
 
 EXIT_STATUS_WAIT_SECONDS = 0.5  # how long to wait for the exit status before reporting an end
 CHILD_GRACE_SECONDS = 1.0  # from the end of its input to SIGTERM, and from that to SIGKILL

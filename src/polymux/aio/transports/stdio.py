@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from polymux.aio.errors import Unreachable
-from polymux.aio.session.session import Session
 from polymux.aio.transports.pipe_pair import PipePairTransport
+from polymux.live.errors import Unreachable
+from polymux.live.session.session import Session
 
 
 class StdinProtocol(asyncio.Protocol):

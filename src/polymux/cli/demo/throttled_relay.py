@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from polymux.aio.urls import Address, parse_url
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.capture.synthesis.tcp_connection import PacketSink
+from polymux.live.urls import Address, parse_url
 
 CHUNK_BYTES = 16384  # bytes of the dialer that are forwarded at once
 CHUNK_INTERVAL = 0.02  # seconds between chunks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -10,11 +9,12 @@ from typing import TypeVar, cast
 
 import click
 
-from polymux.aio.hooks import RecorderFactory, SessionRecorder
 from polymux.capture.packets.flows import endpoint_text
 from polymux.cli.support.output import warn
 from polymux.core.observer import Observer
 from polymux.core.token_exchange import PREFIX as TOKEN_PREFIX
+from polymux.live.hooks import RecorderFactory, SessionRecorder
+from polymux.live.transport import Transport
 from polymux.protocols.registry import create, parse_protocol
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -92,7 +92,7 @@ class LoggedSession:
         self._side = side
         self._inner = inner
 
-    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+    def begin(self, transport: Transport) -> Transport:
         label = ""
         if self._side != DIALER:  # a server has several connections
             peer = transport.get_extra_info("peername")
@@ -101,7 +101,7 @@ class LoggedSession:
         if self._inner is not None:
             transport = self._inner.begin(transport)
         # LoggedTransport forwards every other attribute, so it behaves as a Transport.
-        return cast(asyncio.Transport, LoggedTransport(transport, self))
+        return cast(Transport, LoggedTransport(transport, self))
 
     def wrote(self, data: bytes) -> None:
         if self._log is not None:
@@ -125,7 +125,7 @@ class LoggedSession:
 class LoggedTransport:
     """A transport that logs what is written before it passes it on."""
 
-    def __init__(self, transport: asyncio.Transport, session: LoggedSession) -> None:
+    def __init__(self, transport: Transport, session: LoggedSession) -> None:
         self._transport = transport
         self._session = session
 

@@ -16,13 +16,13 @@ from typing import TypeVar
 import click
 
 from polymux.aio import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
-from polymux.aio.hooks import RecorderFactory
-from polymux.aio.transports.origin_policy import OriginPolicy
-from polymux.aio.urls import parse_url
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.frame_log import verbose_option, with_frame_log
 from polymux.cli.support.output import json_line, plural, warn
 from polymux.core.limits import Limits
+from polymux.live.hooks import RecorderFactory
+from polymux.live.transports.origin_policy import OriginPolicy
+from polymux.live.urls import parse_url
 from polymux.record.audit_log import AuditLog
 from polymux.text.sanitize import escape_hidden
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import click
 
-from polymux.aio.errors import describe_os_error
-from polymux.aio.peer_identity import AllowedPeers
 from polymux.core.token_exchange import MAX_TOKEN_BYTES, SharedToken
+from polymux.live.errors import describe_os_error
+from polymux.live.peer_identity import AllowedPeers
 from polymux.record import tls_contexts as tls
 
 Command = TypeVar("Command", bound=Callable[..., object])

@@ -7,8 +7,8 @@ import socket
 from typing import Any, Final
 
 from polymux.aio import BadUrl, Unreachable
-from polymux.aio.errors import describe_os_error
-from polymux.aio.urls import parse_url
+from polymux.live.errors import describe_os_error
+from polymux.live.urls import parse_url
 from polymux.metrics.state_socket import REQUEST, STATE_VERSION
 
 TIMEOUT_SECONDS: Final = 5.0

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
 from polymux.conform.notation.base import Notation
 from polymux.conform.notation.payload import FrameWords
 from polymux.conform.notation.selection import NOTATIONS
 from polymux.core.endpoint import Endpoint
 from polymux.core.protocol import NO_ID
 from polymux.core.streams import ABORTED, OPEN
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
 from polymux.protocols.registry import parse_protocol
 from polymux.relay.faults.breaches import Breach, Step
 

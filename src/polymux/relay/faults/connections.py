@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from polymux.live.transport import ByteHandler, Transport
 from polymux.relay.faults.rules import FaultRule
 
 MAX_WAITING_BYTES: Final = 262_144  # then the session is told to pause
@@ -103,7 +104,7 @@ class FaultyTransport:
 
     def __init__(
         self,
-        transport: asyncio.Transport,
+        transport: Transport,
         on_end: Callable[[bool], None],
         on_effect: Callable[[ConnectionFault], None],
     ) -> None:
@@ -281,8 +282,9 @@ class FaultyTransport:
             self._paused = False
             self._protocol().resume_writing()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        return self._transport.get_protocol()
+    def _protocol(self) -> ByteHandler:
+        handler: ByteHandler = self._transport.get_protocol()
+        return handler
 
     def _stop(self) -> None:
         self._waiting.clear()

@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
 from polymux.core.side import ACCEPTOR, DIALER
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
 from polymux.protocols.registry import create, parse_protocol
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.engine import StreamInfo

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from polymux.aio.streams.duplex import Stream
-from polymux.aio.streams.items import ItemReceiver
 from polymux.core.streams import NOT_YET, OPEN
+from polymux.live.streams.duplex import Stream
+from polymux.live.streams.items import ItemReceiver
 from polymux.relay.channels import ALL, StreamChannel
 from polymux.relay.faults.rules import FaultRule
 from polymux.relay.pump import Filter

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.core.errors import PolymuxError, SessionClosed, StreamAborted
+from polymux.live.protocols.omnistreams import OmnistreamsSession
 from polymux.relay.channels import ALL, SLOW_READER, Channel
 from polymux.relay.ends import Arrival, End, SessionEnd
 from polymux.relay.replay.script import WHOLE_SESSION, Action, Deed, Script

@@ -9,11 +9,6 @@ from typing import Final
 
 from polymux.aio import connect, serve
 from polymux.aio.connect import Unreachable
-from polymux.aio.hooks import RecorderFactory
-from polymux.aio.protocols.minmux import MinmuxSession
-from polymux.aio.protocols.nerdbank import NerdbankSession
-from polymux.aio.protocols.omnistreams import OmnistreamsSession
-from polymux.aio.session.session import Session
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.tls.key_log import KeyLog
@@ -21,6 +16,11 @@ from polymux.capture import read_sessions
 from polymux.core.errors import CaptureError, PolymuxError, SessionClosed
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER, NEITHER_SIDE
+from polymux.live.hooks import RecorderFactory
+from polymux.live.protocols.minmux import MinmuxSession
+from polymux.live.protocols.nerdbank import NerdbankSession
+from polymux.live.protocols.omnistreams import OmnistreamsSession
+from polymux.live.session.session import Session
 from polymux.relay.ends import End, SessionEnd, ignore_loss
 from polymux.relay.engine import Relay
 from polymux.relay.minmux_end import MinmuxEnd

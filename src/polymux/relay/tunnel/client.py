@@ -14,16 +14,16 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from polymux.aio.connect import connect
-from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
-from polymux.aio.errors import NotListening, Unreachable, describe_os_error
-from polymux.aio.hooks import RecorderFactory, SessionMeter
 from polymux.aio.listener import Listener, open_listener
-from polymux.aio.log_limiter import LogLimiter
-from polymux.aio.pending import Pending
-from polymux.aio.session.session import Session
-from polymux.aio.urls import Address, BadUrl
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
+from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
+from polymux.live.errors import NotListening, Unreachable, describe_os_error
+from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.log_limiter import LogLimiter
+from polymux.live.pending import Pending
+from polymux.live.session.session import Session
+from polymux.live.urls import Address, BadUrl
 from polymux.metrics.families import Family
 from polymux.relay.channels import Channel
 from polymux.relay.ends import Arrival, ArrivalQueue

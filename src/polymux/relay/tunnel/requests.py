@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polymux.aio.errors import printable
 from polymux.core.errors import PolymuxError
+from polymux.live.errors import printable
 from polymux.relay.tunnel.targets import (
     FAILED,
     MAX_CODE,

@@ -12,18 +12,18 @@ import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from polymux.aio.connection_gate import ConnectionGate, Place, gate_limits
-from polymux.aio.errors import describe_os_error
-from polymux.aio.hooks import RecorderFactory, SessionMeter
 from polymux.aio.listener import open_listener
-from polymux.aio.log_limiter import LogLimiter
-from polymux.aio.peer_identity import is_local
 from polymux.aio.server import Server, serve
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
-from polymux.aio.urls import Address, BadUrl, parse_url
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
+from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
+from polymux.live.errors import describe_os_error
+from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.log_limiter import LogLimiter
+from polymux.live.peer_identity import is_local
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
+from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.metrics.families import Family
 from polymux.protocols.registry import create
 from polymux.record.audit_log import AuditLog

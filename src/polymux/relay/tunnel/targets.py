@@ -20,8 +20,8 @@ from ipaddress import (
     ip_network,
 )
 
-from polymux.aio.errors import describe_os_error
 from polymux.core.errors import PolymuxError
+from polymux.live.errors import describe_os_error
 
 MAX_PORT = 65535
 MAX_HOST_CHARS = 253

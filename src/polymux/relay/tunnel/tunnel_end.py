@@ -8,10 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 
-from polymux.aio.log_limiter import LogLimiter
-from polymux.aio.session.session import Session
-from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed
+from polymux.live.log_limiter import LogLimiter
+from polymux.live.session.session import Session
+from polymux.live.streams.duplex import Stream
 from polymux.relay.channels import Channel, StreamChannel
 from polymux.relay.ends import Arrival, ArrivalQueue, End
 from polymux.relay.traits import Traits, traits_of

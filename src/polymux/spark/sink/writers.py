@@ -31,7 +31,7 @@ except ImportError:
     raise MissingExtra("spark", "sending DataFrames") from None
 
 from polymux.aio import Session, connect
-from polymux.aio.urls import parse_url
+from polymux.live.urls import parse_url
 from polymux.protocols.registry import create
 from polymux.spark.sink.senders import NotAcknowledged, OutgoingStream, StreamOpener
 from polymux.spark.sink.stream_labels import (

@@ -1,0 +1,450 @@
+"""`StreamuxSession`: requests and replies in both directions, and keep-alives.
+
+Ids may be few (each side announces its `id_bits`) and come back late: an id is free again when its
+reply has arrived, and after a cancel only when the peer has acknowledged it. So there are two
+queues for new requests: one for the number of open streams (`open_waiters`) and one for free ids
+(`_id_waiters`). A wakeup in the latter stands for one id; a waiter that is cancelled passes it on.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import cast
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
+from polymux.core.events import Closed, Control, Ended, Event, Opened
+from polymux.core.limits import Timeouts, TokenBucket
+from polymux.core.streams import StreamState
+from polymux.live.arguments import (
+    check_concurrent_handler,
+    check_seconds,
+    check_stream_window,
+)
+from polymux.live.pending import Pending, pending
+from polymux.live.protocols.streamux_calls import CallHandler, CallTaskRunner
+from polymux.live.protocols.streamux_keepalive import Keepalive
+from polymux.live.runtime import Future, Runtime, wait_done
+from polymux.live.session.session import Session
+from polymux.live.streams.base import StreamBase
+from polymux.live.streams.duplex import BytesLike, Stream
+from polymux.live.streams.exchanges import Call, Exchange, ExchangeStream
+from polymux.protocols.streamux.protocol import Streamux
+from polymux.protocols.streamux.rules import CANCEL_ACK
+
+# Cancels are ordinary here: the limits on opened and reset streams are this much higher.
+CANCEL_RATE_FACTOR = 10
+
+
+class StreamuxSession(Session):
+    """A session of requests and replies; each side may request and answer.
+
+    While all ids are taken or `Limits.max_own_streams` requests are open, a new request waits. If
+    no id can become free because the peer acknowledges no cancel, it raises NoFreeIds and
+    `retiring` is set. At most `Limits.max_streams` calls of the peer are open at once: reading
+    pauses until one of them ends, and calls that find no place within `Timeouts.slow_reader` are
+    not answered.
+    """
+
+    aborted_stream_weight = 1 / CANCEL_RATE_FACTOR
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeouts: Timeouts,
+        runtime: Runtime,
+        opens_per_second: float = 0.0,
+    ) -> None:
+        super().__init__(endpoint, timeouts, runtime, opens_per_second)
+        assert isinstance(endpoint.protocol, Streamux)  # the session factory pairs the two
+        self.protocol: Streamux = endpoint.protocol
+        # Whether calls are dropped when the timeout that the peer has announced has passed.
+        self.drops_expired_calls = False
+        limits = endpoint.limits
+        endpoint.flood_guard.reset_bucket = TokenBucket(
+            CANCEL_RATE_FACTOR * limits.open_reset_burst,
+            CANCEL_RATE_FACTOR * limits.open_reset_rate,
+        )
+        self._keepalive = Keepalive(self)
+        self._unsent_requests: set[Stream] = set()  # no byte was sent yet
+        self._id_waiters: deque[Future[None]] = deque()  # callers that wait for a free id
+        self._peer_ids_in_use = 0  # ids of the peer that it cannot use again yet
+        self._pending_cancel_acks = 0  # cancels that the peer has not acknowledged
+        self.retiring = False  # all ids are lost to unacknowledged cancels: reconnect
+
+    # Requests
+
+    async def request(
+        self, data: BytesLike | AsyncIterable[BytesLike], *, timeout: float | None = None
+    ) -> bytes:
+        """Send a request and return the complete reply.
+
+        If it times out or is cancelled, the request is cancelled at the peer too and a late reply
+        is discarded.
+
+        Args:
+            data: The request, or an async iterable of its pieces.
+            timeout: Seconds for everything, including the wait for a free id; 0 for no limit. None
+                for the timeout this side has announced, counted from when the request begins.
+
+        Raises:
+            TimeoutError: No complete reply arrived in time.
+            NoFreeIds: All ids were cancelled and the peer acknowledges none.
+            LimitExceeded: The reply is larger than `Limits.max_message_bytes`.
+            SessionClosed: The session has ended.
+        """
+        seconds = (
+            self.protocol.timeout_seconds(self.endpoint.side)
+            if timeout is None
+            else check_seconds(timeout)
+        )
+        deadline = self.runtime.time() + seconds if seconds else 0.0
+        if type(data) is not bytes and isinstance(data, AsyncIterable):
+            return await self._request_piecewise(data, timeout)
+        exchange = self._try_open_now()
+        if exchange is None and timeout is None:
+            exchange = await self.open()
+            deadline = self.runtime.time() + seconds if seconds else 0.0
+        elif exchange is None:
+            try:
+                async with self.runtime.timeout_at(deadline or None):
+                    exchange = await self.open()
+            except TimeoutError:
+                raise reply_timeout_error(seconds) from None
+        timer = self.runtime.call_at(deadline, exchange.on_timeout) if deadline else None
+        try:
+            await exchange.send_message(data)
+            return await exchange.read()
+        except PolymuxError:
+            if exchange.timed_out:
+                raise reply_timeout_error(seconds) from None
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await exchange.close()
+
+    async def _request_piecewise(
+        self, data: AsyncIterable[BytesLike], timeout: float | None
+    ) -> bytes:
+        """Like `request`; the timeout also interrupts the iterable that produces the data."""
+        seconds = self.protocol.timeout_seconds(self.endpoint.side) if timeout is None else timeout
+        clock = self.runtime.timeout_at(self.runtime.time() + timeout if timeout else None)
+        try:
+            async with clock, self.exchange() as exchange:
+                if timeout is None and seconds:
+                    clock.reschedule(self.runtime.time() + seconds)
+                await exchange.send_message(data)
+                return await exchange.read()
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise reply_timeout_error(seconds) from None
+
+    def exchange(self) -> Pending[Exchange]:
+        """Begin a request that is sent and read in steps; see `Exchange`. Waits for a free id."""
+        return self.open()
+
+    @pending
+    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
+        """Begin a request; wait while all ids are taken or too many requests are open.
+
+        If cancelled, no id was taken.
+
+        Args:
+            name: Must be empty: Streamux has no stream names.
+            window: Must be 0: Streamux has no windows.
+
+        Raises:
+            NoFreeIds: All ids were cancelled, and the peer has acknowledged none for
+                `Timeouts.slow_reader` seconds.
+            SessionClosed: The session has ended.
+            Unsupported: A name was given.
+        """
+        check_stream_window(self.protocol, window)
+        if name:
+            raise Unsupported("Streamux has no names: put the name into the request")
+        if not self.ready.done():
+            await wait_done(self.runtime, self.ready)
+        self.check_open()
+        if self._open_rate_limiter.interval:
+            await self._wait_for_open_rate()
+        if not self.open_allowance.can_open():
+            await self.open_waiters.wait()
+        queued = False
+        while True:
+            if queued or not self._id_waiters:
+                try:
+                    return self._open_exchange()
+                except NoFreeIds:
+                    pass
+            await self._wait_for_free_id(queued)
+            queued = True
+            self.check_open()
+
+    def _open_exchange(self) -> Exchange:
+        # cast: `create_stream` returns exchanges for streams that this side has opened.
+        exchange = cast(Exchange, self.create_stream(self.endpoint.open()))
+        self.open_allowance.on_stream_opened()
+        return exchange
+
+    def _try_open_now(self) -> Exchange | None:
+        """Begin a request if that is possible without waiting."""
+        if self._id_waiters or self._open_rate_limiter.interval or not self.ready.done():
+            return None
+        self.check_open()
+        if not self.open_allowance.can_open():
+            return None
+        try:
+            return self._open_exchange()
+        except NoFreeIds:
+            return None
+
+    async def _wait_for_free_id(self, retrying: bool) -> None:
+        waiter = self.runtime.create_future()
+        if retrying:  # another caller took the id that this one was woken for
+            self._id_waiters.appendleft(waiter)
+        else:
+            self._id_waiters.append(waiter)
+        try:
+            while not waiter.done():
+                deadline = self.runtime.time() + self.timeouts.slow_reader
+                await wait_done(self.runtime, waiter, deadline)
+                if not waiter.done() and self._all_ids_locked():
+                    raise self._ids_exhausted_error()
+        except BaseException:
+            if waiter.done():
+                self._wake_id_waiter()
+            raise
+        finally:
+            if waiter in self._id_waiters:
+                self._id_waiters.remove(waiter)
+
+    def _all_ids_locked(self) -> bool:
+        """Whether all ids of this side were cancelled and wait for the peer to acknowledge it."""
+        self._allow_cancel_acks()
+        return self._pending_cancel_acks > self.protocol.layout_of(self.endpoint.side).max_id
+
+    def _ids_exhausted_error(self) -> NoFreeIds:
+        self.retiring = True
+        count = self._pending_cancel_acks
+        bits = self.protocol.layout_of(self.endpoint.side).id_bits
+        return NoFreeIds(
+            f"all {count} ids of this side were cancelled, and the peer has acknowledged none for "
+            f"{self.timeouts.slow_reader:g} s: use a new connection, or announce more than "
+            f"id_bits={bits}"
+        )
+
+    def _wake_id_waiter(self) -> None:
+        """An id has become free: wake the caller that has waited longest."""
+        self.retiring = False
+        while self._id_waiters:
+            waiter = self._id_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # Calls
+
+    @property
+    def calls(self) -> AsyncIterator[Call]:
+        """Iterates over the calls of the peer, each with its first chunk, until the session
+        ends."""
+        return cast(AsyncIterator[Call], self.incoming)  # as `accept` returns them
+
+    async def accept(self) -> Call:
+        """Wait for the next call of the peer. If cancelled, it is left for the next `accept`."""
+        # cast: only calls are queued, see `_on_peer_opened`.
+        return cast(Call, await self.accept_queue.take())
+
+    async def serve_calls(self, handler: CallHandler, *, max_concurrent: int = 64) -> None:
+        """Run `handler(call)` in a task for every call of the peer, until the session ends.
+
+        The task is cancelled when the peer cancels the call. An exception of the handler is logged
+        and the call is dropped. A handler that returns without a reply sends an empty one.
+
+        Args:
+            handler: Coroutine function that takes a `Call`.
+            max_concurrent: Calls handled at a time; others wait.
+
+        Raises:
+            SessionClosed: The session failed.
+        """
+        check_concurrent_handler(handler, max_concurrent)
+        await CallTaskRunner(self, handler, max_concurrent).run()
+
+    async def serve_streams(self, handler: CallHandler, *, max_concurrent: int = 1024) -> None:
+        """The same as `serve_calls`."""
+        await self.serve_calls(handler, max_concurrent=max_concurrent)
+
+    # Keep-alives
+
+    @property
+    def keep_alive(self) -> float:
+        """Send a keep-alive after this many seconds without sending; 0 sends none.
+
+        The default is a third of the timeout that the peer has announced.
+        """
+        return self._keepalive.interval
+
+    @keep_alive.setter
+    def keep_alive(self, seconds: float) -> None:
+        self._keepalive.interval = check_seconds(seconds)
+        self._keepalive.update()
+
+    @property
+    def silence(self) -> float:
+        """End the session after this many seconds without a byte from the peer; 0: never."""
+        return self._keepalive.silence_timeout
+
+    @silence.setter
+    def silence(self, seconds: float) -> None:
+        self._keepalive.silence_timeout = check_seconds(seconds)
+        self._keepalive.update()
+
+    def all_peer_ids_in_use(self) -> bool:
+        """Whether the peer waits for a reply on every id; it then has none for a keep-alive."""
+        return self._peer_ids_in_use > self.protocol.layout_of(1 - self.endpoint.side).max_id
+
+    # Callbacks of the base class
+
+    async def close(self) -> None:
+        """Cancel the requests of this side, send what is queued, and close the connection."""
+        if not self.shutdown.started and self.close_reason is None:
+            for stream in list(self.streams.values()):
+                if isinstance(stream, Exchange):
+                    stream.set_error(SessionClosed(f"{self} is closed"))
+                    stream.abort_with_reason("the session is closed")
+        await super().close()
+
+    def _process_received(self, data: bytes) -> None:
+        self._keepalive.received_at = self.runtime.time()
+        super()._process_received(data)
+        if self._pending_cancel_acks:
+            self._allow_cancel_acks()
+
+    def _handle_event(self, event: Event) -> None:
+        record = event.stream
+        if record is None:
+            return
+        if isinstance(event, Opened):
+            self._on_peer_opened(record)
+            self._peer_ids_in_use += 1
+        elif isinstance(event, Ended):
+            message = self.streams.get(record)
+            if isinstance(message, ExchangeStream):
+                message.on_peer_end()
+        else:
+            super()._handle_event(event)
+            if isinstance(event, Closed):
+                if record.opener == self.endpoint.side:
+                    self._wake_id_waiter()
+                else:
+                    self._peer_ids_in_use -= 1
+            elif isinstance(event, Control) and event.kind == CANCEL_ACK:
+                self._wake_id_waiter()
+
+    def _on_peer_opened(self, state: StreamState) -> None:
+        endpoint = self.endpoint
+        if self.shutdown.started:
+            self._ignore_call(state)  # it can no longer be answered
+        elif self.accept_queue.excess or self.exceeded_stream_limit():
+            endpoint.counters.count("max_streams")
+            if not self._excess_streams.try_hold(state, "max_streams"):
+                self._ignore_call(state)
+                endpoint.flood_guard.charge_forced_abort(endpoint.now)
+        else:
+            self.peer_stream_count += 1
+            self.accept_queue.put(self.create_stream(state))
+
+    def exceeded_stream_limit(self) -> str:
+        """Only the number of open calls is limited: they need not be accepted to be open."""
+        open_calls = self.peer_stream_count - len(self.accept_queue.excess)
+        return "max_streams" if open_calls >= self.endpoint.limits.max_streams else ""
+
+    def reject_excess_stream(self, stream: Stream, limit: str) -> None:
+        cast(Call, stream).drop("there was no room for it")  # only calls are held back
+
+    def _ignore_call(self, state: StreamState) -> None:
+        """Discard a call that will not be answered, and what is still received of it."""
+        if state.buffers is not None:
+            self.endpoint.receive_queue.discard(state.buffers)
+            state.buffers = None
+
+    def create_stream(self, state: StreamState) -> Stream:
+        if state.opener != self.endpoint.side:
+            call = Call(self, state)
+            self.streams[state] = call
+            return call
+        exchange = Exchange(self, state)
+        self._unsent_requests.add(exchange)
+        self.streams[state] = exchange
+        return exchange
+
+    def forget_call(self, call: Call) -> None:
+        """Remove a call without a reply. The peer frees its id after its own timeout."""
+        record = call.state
+        self.endpoint.scheduler.discard_outgoing(call.buffers)
+        self.endpoint.receive_queue.discard(call.buffers)
+        self.accept_queue.discard(call)
+        if self.streams.pop(record, None) is not None:
+            self.peer_stream_count -= 1
+            if self.accept_queue.on_stream_removed is not None:
+                self.accept_queue.on_stream_removed()
+        record.buffers = None
+        self.read_backpressure.update()
+
+    def remove_if_finished(self, stream: StreamBase) -> None:
+        if stream in self._unsent_requests:
+            if stream.state.over:  # aborted before anything was sent
+                self._unsent_requests.remove(stream)
+                del self.streams[stream.state]
+                self.open_allowance.on_stream_closed()
+                self._wake_id_waiter()
+        else:
+            super().remove_if_finished(stream)
+
+    def _after_write(self) -> None:
+        super()._after_write()
+        self._keepalive.note_sent(self.bytes_sent)
+        for stream in list(self._unsent_requests):
+            if stream.state.serial >= 0:
+                self._unsent_requests.remove(stream)
+        if self._pending_cancel_acks or self.protocol.locked_keys:
+            self._allow_cancel_acks()
+
+    def _allow_cancel_acks(self) -> None:
+        """Exempt the acknowledgements that this side has caused from the limit on empty frames."""
+        acks = self.protocol.locked_count(self.endpoint.side)
+        more = acks - self._pending_cancel_acks
+        self._pending_cancel_acks = acks
+        bucket = self.endpoint.flood_guard.empty_frame_bucket
+        bucket.burst += more
+        bucket.tokens += max(0, more)
+        self.endpoint.receive_queue.max_empty_per_chunk += more
+
+    def is_held_back(self, stream: Stream) -> bool:
+        """Whether the message is not ended yet; closing the session does not wait for it."""
+        return not stream.buffers.end_queued
+
+    def update_ready(self) -> None:
+        was_ready = self.ready.done()
+        super().update_ready()
+        if self.ready.done() and not was_ready:
+            self._keepalive.start()
+
+    def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
+        super()._end_receiving(problem, can_reply)
+        self._keepalive.stop()
+        while self._id_waiters:
+            self._wake_id_waiter()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._keepalive.stop()
+        self._unsent_requests.clear()
+
+
+def reply_timeout_error(seconds: float) -> TimeoutError:
+    return TimeoutError(
+        f"no reply within {seconds:g} s, the request was cancelled; allow more with timeout=..."
+    )

@@ -1,0 +1,171 @@
+# mypyc: compiled
+"""Resuming reader tasks inside `data_received`, without a future and a loop iteration.
+
+The problem: a task that awaits an asyncio Future is resumed one event-loop iteration after the
+result was set, because a Future schedules its callbacks with `call_soon`. For a small request that
+means another `select` call, and the reply is written one system call later than it could be.
+
+The idea: a task does not need a Future. What it awaits is recognized by the attribute
+`_asyncio_future_blocking`; the task calls its `add_done_callback` with a wakeup and, when resumed,
+its `result()`. `Waiter` implements just this part of the contract. It calls the task's wakeup
+directly, in the task's context, once the received chunk has been processed. The reply is then
+flushed in the same `data_received` call.
+
+The contract with whoever runs the coroutine (see `runtime`; in asyncio a task), all of which
+`Waiter` relies on and keeps:
+
+- `__await__` sets `_asyncio_future_blocking`; the task resets it when it has taken the waiter.
+- `add_done_callback(wakeup, context=...)` is called exactly once for each await. A `Waiter` is
+  reused for the next await once `result()` was called.
+- `cancel(msg)` returns True if the task will be resumed with CancelledError. It returns False once
+  the waiter has been woken; the task then raises CancelledError at its next step by itself.
+- `abandon()` is for a runner that stops waiting by itself. A wakeup that was under way then finds
+  nobody, or resumes the next await too early: what awaits a `Waiter` looks again in a loop.
+- The wakeup may be called outside of `call_soon` only while no other task of the loop runs, since a
+  task cannot run inside another. `current_task` is checked for that (`close` of a TLS transport can
+  call `data_received` from within a task); otherwise the wakeup is scheduled with `call_soon`.
+- A context cannot be entered twice. If it is in use, the wakeup is scheduled as well.
+
+Invariants: tasks are resumed only when the whole chunk has been processed, so a reader sees all of
+its data and all events of the chunk; a waiter is resumed once for each `wake`; wakeups keep the
+order in which the waiters were woken.
+"""
+
+from asyncio import CancelledError  # the exception only
+from collections.abc import Callable, Generator
+from contextvars import Context
+from typing import Final, cast
+
+from mypy_extensions import i64
+
+from polymux.live.runtime import Runtime
+from polymux.live.session.socket_writer import SocketWriter
+
+# States of a Waiter.
+IDLE: Final[i64] = 0  # no task waits
+WAITING: Final[i64] = 1
+WOKEN: Final[i64] = 2  # the task is about to be resumed
+CANCELLED: Final[i64] = 3  # the task is about to be resumed with CancelledError
+
+
+class WakeupQueue:
+    """The waiters of one session that were woken by the chunk being processed."""
+
+    def __init__(self, runtime: Runtime, socket_writer: SocketWriter) -> None:
+        self.runtime = runtime
+        self.socket_writer = socket_writer
+        # `data_received` calls in progress, each counted by itself: while there are any, woken
+        # waiters are queued. Closing a TLS transport can nest them.
+        self.depth: i64 = 0
+        self.woken: list[Waiter] = []
+
+    def end_receive(self) -> None:
+        """Resume the queued waiters and flush their replies.
+
+        If this runs inside a task, both are left to the next event-loop iteration.
+        """
+        self.depth -= 1
+        if self.depth > 0:
+            return
+        woken = self.woken
+        immediately = True
+        if len(woken) > 0:
+            self.woken = []
+            immediately = self.runtime.current_task() is None
+            for waiter in woken:
+                waiter.resume(immediately)
+        self.socket_writer.end_receive(immediately)
+
+
+class Waiter:
+    """An awaitable for one task at a time, which can be awaited again and again."""
+
+    def __init__(self, wakeup_queue: WakeupQueue) -> None:
+        self.wakeup_queue = wakeup_queue
+        self.state: i64 = IDLE
+        self.wakeup: Callable[[Waiter], object] | None = None  # given by the task
+        self.context: Context | None = None  # of the task
+        self.cancel_message: object = None
+        self._asyncio_future_blocking: bool = False
+
+    def wake(self) -> None:
+        """Resume the waiting task, if there is one: after the current chunk, or soon."""
+        if self.state == WAITING:
+            self.state = WOKEN
+            wakeup_queue = self.wakeup_queue
+            if wakeup_queue.depth > 0:
+                wakeup_queue.woken.append(self)
+            else:
+                self.resume(False)
+
+    def resume(self, immediately: bool) -> None:
+        """Run the task's next step now, or in the next event-loop iteration."""
+        wakeup = self.wakeup
+        context = self.context
+        if wakeup is None or context is None:
+            return  # abandoned
+        runtime = self.wakeup_queue.runtime
+        if immediately:
+            try:
+                context.run(wakeup, self)
+                return
+            except RuntimeError:  # the context is in use; a task's own errors do not get here
+                pass
+            except (SystemExit, KeyboardInterrupt) as problem:
+                # Raise it from a loop callback, which ends the program. uvloop would treat it as a
+                # failure of the connection.
+                runtime.call_soon(throw, problem)
+                return
+        runtime.call_soon(wakeup, self, context=context)
+
+    # The part of asyncio.Future that a task uses
+
+    def __await__(self) -> Generator[object, None, None]:
+        self._asyncio_future_blocking = True
+        # Only __next__ is used. A generator's other methods would never be called by a task.
+        return cast(Generator[object, None, None], self)
+
+    def __next__(self) -> "Waiter":
+        if self._asyncio_future_blocking:  # the task resets it
+            return self
+        raise StopIteration
+
+    def get_loop(self) -> object:
+        return self.wakeup_queue.runtime.loop
+
+    def add_done_callback(self, wakeup: Callable[["Waiter"], object], *, context: Context) -> None:
+        self.wakeup = wakeup
+        self.context = context
+        self.state = WAITING
+
+    def cancel(self, msg: object = None) -> bool:
+        """Resume the task with CancelledError. Return False if it was woken already."""
+        if self.state != WAITING:
+            return False
+        self.state = CANCELLED
+        self.cancel_message = msg
+        self.resume(False)
+        return True
+
+    def abandon(self) -> None:
+        """The caller no longer waits: the waiter is ready for the next await."""
+        self.state = IDLE
+        self.wakeup = None
+        self.context = None
+        self.cancel_message = None
+
+    def result(self) -> None:
+        """Called by the resumed task. Makes the waiter ready for the next await."""
+        cancelled = self.state == CANCELLED
+        message = self.cancel_message
+        self.abandon()
+        if cancelled:
+            raise CancelledError() if message is None else CancelledError(message)
+
+    def __repr__(self) -> str:
+        state = ("idle", "waiting", "woken", "cancelled")[self.state]
+        return f"<{state}: data from the peer>"
+
+
+def throw(problem: BaseException) -> None:
+    raise problem

@@ -1,0 +1,397 @@
+"""Threads as the runtime of sessions: whoever waits does the work.
+
+All that happens in the sessions of a runtime happens under its lock. A thread that calls a verb
+takes the lock and runs the verb itself. If it has to wait, it leads: it releases the lock, waits
+for the sockets, and processes what comes, until what it waits for is done. So a reply does not pass
+through another thread. Only one thread leads; others that wait are parked, and the next of them
+leads when the leader has what it wanted. When nobody waits, a thread of the runtime's own leads, so
+that peers are answered and timers run. It takes over a moment after the last caller: a caller that
+calls again soon does not have to displace it.
+
+A client has a runtime of its own, and so has each server with all its sessions. A runtime begins
+with its first use and ends with its last connection, and its thread ends with it.
+"""
+
+import contextlib
+import heapq
+import logging
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from itertools import count
+from time import monotonic
+from typing import Any, TypeVar
+
+from polymux.live.runtime import Task, wait_done
+from polymux.live.session.busy_poll import BusyPollLoop
+from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
+
+log = logging.getLogger("polymux.aio")
+
+T = TypeVar("T")
+
+TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
+MAX_SELECT_SECONDS = 3600.0
+
+
+class ThreadTimer:
+    """A callback of `ThreadRuntime.call_later`."""
+
+    __slots__ = ("_arguments", "_callback", "_when")
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], arguments: tuple[object, ...]
+    ) -> None:
+        self._when = when
+        self._callback: Callable[..., object] | None = callback
+        self._arguments = arguments
+
+    @property
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._arguments = ()
+
+    def run(self) -> None:
+        callback = self._callback
+        if callback is not None:
+            callback(*self._arguments)
+
+
+class Parking:
+    """Where one thread waits, for its turn to lead or for its result."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+
+class ThreadRuntime:
+    """Sockets, timers and tasks under one lock; see the module.
+
+    Args:
+        name: What its thread is called.
+    """
+
+    loop = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.poll_loop = BusyPollLoop()
+        self.poll_loop.spinning = True  # `_lead` polls: no callback has to
+        self.running: SteppedTask[Any] | None = None
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._timers: list[tuple[float, int, ThreadTimer]] = []
+        self._timer_numbers = count()
+        self._selector = selectors.DefaultSelector()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        for end in (self._wake_receiver, self._wake_sender):
+            end.setblocking(False)
+        self._selector.register(
+            self._wake_receiver, selectors.EVENT_READ, ((self._on_wake, ()), None)
+        )
+        self._leader: Parking | None = None
+        self._selecting_until = 0.0  # while the leader waits for the sockets; else 0.0
+        self._parked: deque[Parking] = deque()
+        self._led_at = 0.0  # when a caller last led
+        self._users = 0  # connections and servers
+        self._thread: threading.Thread | None = None
+        self._standby = threading.Event()  # wakes the runtime's own thread
+        self._asleep = False  # that thread waits without a timeout, because a caller leads
+        self._own = Parking()  # stands for that thread as the leader
+        self._closed = False
+
+    # What sessions use (`live.runtime.Runtime`)
+
+    def time(self) -> float:
+        return monotonic()
+
+    def call_soon(
+        self, callback: Callable[..., object], /, *args: object, context: Context | None = None
+    ) -> None:
+        self._ready.append((callback, args))
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], /, *args: object
+    ) -> ThreadTimer:
+        return self.call_at(monotonic() + delay, callback, *args)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], /, *args: object
+    ) -> ThreadTimer:
+        timer = ThreadTimer(when, callback, args)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        if when < self._selecting_until:
+            self._interrupt_select()
+        return timer
+
+    def create_future(self) -> PlainFuture[Any]:
+        return PlainFuture(self)
+
+    def create_task(self, coroutine: Coroutine[Any, Any, None], /) -> SteppedTask[None]:
+        task: SteppedTask[None] = SteppedTask(self, coroutine)
+        self.call_soon(task.begin)
+        return task
+
+    def current_task(self) -> SteppedTask[Any] | None:
+        return self.running
+
+    async def checkpoint(self) -> None:
+        future = self.create_future()
+        self.call_soon(future.set_result, None)
+        await future
+
+    async def wait_shielded(self, tasks: list[Task], /) -> None:
+        for task in tasks:
+            await wait_done(self, task)  # only a timeout or KeyboardInterrupt ends it early
+
+    def timeout_at(self, when: float | None, /) -> SteppedTimeout:
+        return SteppedTimeout(self, when)
+
+    # Sockets (`live.transports.sockets.SocketRuntime`)
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], /, *args: object) -> None:
+        self._change(fd, 0, (callback, args))
+
+    def remove_reader(self, fd: Any, /) -> None:
+        self._change(fd, 0, None)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], /, *args: object) -> None:
+        self._change(fd, 1, (callback, args))
+
+    def remove_writer(self, fd: Any, /) -> None:
+        self._change(fd, 1, None)
+
+    def _change(self, fd: Any, which: int, callback: Any) -> None:
+        """Set what is called when a descriptor can be read (0) or written (1)."""
+        key = self._selector.get_map().get(fd)
+        both: list[Any] = [None, None] if key is None else list(key.data)
+        both[which] = callback
+        events = (selectors.EVENT_READ if both[0] else 0) | (
+            selectors.EVENT_WRITE if both[1] else 0
+        )
+        if key is None:
+            if events:
+                self._selector.register(fd, events, tuple(both))
+        elif events:
+            self._selector.modify(fd, events, tuple(both))
+        else:
+            self._selector.unregister(fd)
+
+    def _on_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_receiver.recv(4096):
+                pass
+
+    def _interrupt_select(self) -> None:
+        """Let the leader look again: there is something to do before it expected."""
+        self._selecting_until = 0.0
+        with contextlib.suppress(BlockingIOError):  # it is full of them
+            self._wake_sender.send(b"x")
+
+    # What callers use
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in a process that was forked from the one of this runtime."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.name} belongs to process {self._process}, and this is one forked from it: "
+                "connect again here"
+            )
+
+    def do(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call a function that does not wait, such as a method of a session."""
+        self.check_process()
+        with self._lock:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._settle()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine, and wait until it has returned.
+
+        Args:
+            coroutine: A verb of a session or a stream of this runtime.
+            timeout: Seconds; None: as long as it takes.
+
+        Raises:
+            TimeoutError: It took longer; the coroutine was cancelled.
+        """
+        try:
+            self.check_process()
+        except BaseException:
+            coroutine.close()
+            raise
+        deadline = None if timeout is None else monotonic() + timeout
+        with self._lock:
+            task: SteppedTask[T] = SteppedTask(self, coroutine)
+            task.begin()
+            self._settle()
+            if not task.done():
+                try:
+                    self._wait(task, deadline)
+                    if not task.done():
+                        task.interrupt(TimeoutError(f"not done within {timeout:g} s: timeout=..."))
+                except BaseException as problem:  # KeyboardInterrupt
+                    task.interrupt(problem)
+                    self._settle()
+                    raise
+                self._settle()
+                if not task.done():  # it cleans up
+                    self._wait(task, None)
+        return task.result()
+
+    # Connections, and the runtime's own thread
+
+    def add_user(self) -> None:
+        """A connection or a server begins: the thread runs until the last one has ended."""
+        self._users += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread.start()
+
+    def remove_user(self) -> None:
+        """A connection or a server has ended."""
+        self._users -= 1
+        if not self._users:
+            self._closed = True
+            self._interrupt_select()
+            self._standby.set()
+
+    def _run(self) -> None:
+        """Lead while no caller does, until the last connection has ended."""
+        with self._lock:
+            while not self._closed:
+                remaining = self._led_at + TAKE_OVER_SECONDS - monotonic()
+                if self._leader is None and remaining <= 0:
+                    self._leader = self._own
+                    try:
+                        self._lead(None, None)
+                    finally:
+                        self._leader = None
+                    if self._parked:
+                        self._parked.popleft().event.set()
+                    continue
+                self._standby.clear()
+                self._asleep = self._leader is not None
+                self._lock.release()
+                try:
+                    self._standby.wait(None if self._asleep else remaining)
+                finally:
+                    self._lock.acquire()
+                    self._asleep = False
+            self._release()
+
+    def _release(self) -> None:
+        """Close what the runtime holds: nobody will use it again."""
+        self._settle()
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    # Leading
+
+    def _settle(self) -> None:
+        """Run what is ready; the lock is held."""
+        ready = self._ready
+        while ready:
+            callback, arguments = ready.popleft()
+            try:
+                callback(*arguments)
+            except Exception:
+                log.exception("%s: a callback failed", self.name)
+
+    def _wait(self, task: SteppedTask[Any], deadline: float | None) -> None:
+        """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
+        parking = Parking()
+        task.add_done_callback(lambda _: parking.event.set())
+        while not task.done():
+            remaining = None if deadline is None else deadline - monotonic()
+            if remaining is not None and remaining <= 0:
+                break
+            if self._leader is None:
+                self._leader = parking
+                try:
+                    self._lead(task, deadline)
+                finally:
+                    self._leader = None
+            else:
+                self._parked.append(parking)
+                self._lock.release()
+                try:
+                    parking.event.wait(remaining)
+                finally:
+                    self._lock.acquire()
+                    if parking in self._parked:
+                        self._parked.remove(parking)
+                    parking.event.clear()
+        self._led_at = monotonic()
+        if self._leader is None:
+            if self._parked:
+                self._parked.popleft().event.set()
+            elif self._asleep:
+                self._asleep = False
+                self._standby.set()
+
+    def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:
+        """Process what comes until a task is done, or the deadline has passed.
+
+        Without a task: until a caller has got what it waited for, or the runtime is closed.
+        """
+        timers = self._timers
+        poll_loop = self.poll_loop
+        while not (self._closed if task is None else task.done()):
+            while timers and timers[0][2].cancelled:
+                heapq.heappop(timers)
+            now = monotonic()
+            until = now + MAX_SELECT_SECONDS if deadline is None else deadline
+            if timers:
+                until = min(until, timers[0][0])
+            if poll_loop.active_pollers:
+                poll_loop.poll()
+                poll_loop.spinning = True
+                until = now
+            self._selecting_until = until
+            self._lock.release()
+            try:
+                events = self._selector.select(max(0.0, until - now))
+            finally:
+                self._lock.acquire()
+                self._selecting_until = 0.0
+            for key, mask in events:
+                self._dispatch(key.fd, mask)
+            if timers:
+                now = monotonic()
+                while timers and timers[0][0] <= now:
+                    heapq.heappop(timers)[2].run()
+            self._settle()
+            if task is None and self._led_at + TAKE_OVER_SECONDS > monotonic():
+                return
+            if deadline is not None and monotonic() >= deadline:
+                return
+
+    def _dispatch(self, fd: int, mask: int) -> None:
+        """Call what watches a descriptor, unless that was changed by what came before."""
+        for which, event in enumerate((selectors.EVENT_READ, selectors.EVENT_WRITE)):
+            if mask & event:
+                key = self._selector.get_map().get(fd)
+                watching = None if key is None else key.data[which]
+                if watching is not None:
+                    callback, arguments = watching
+                    try:
+                        callback(*arguments)
+                    except Exception:
+                        log.exception("%s: a callback failed", self.name)
