@@ -12,7 +12,7 @@ from bench.results import show, write
 # description.
 PARTS = (
     "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
-    "pipeline", "streaming", "collect", "tunnel", "chaos",
+    "pipeline", "lake", "streaming", "collect", "tunnel", "chaos", "doors",
 )  # fmt: skip
 # Companions: sessions beside raw sockets, beside their peers, and pings and fairness under load.
 RUN_WITH = {"live": ("live", "pairs", "fairness"), "pairs": ("pairs", "fairness")}

@@ -10,6 +10,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import dpkt
+from bench import session_costs
 from bench.alternating_runs import required_time
 from bench.byte_traffic import content, mixed_sizes
 from bench.capture_writer import FORMATS, PCAP_HEADER, one_way_packets, packets_carrying, record
@@ -49,6 +50,7 @@ def measure() -> list[Result]:
         lines.append(opening_line(16384, 0.6))
         lines.append(opening_line(1400, None))
         lines.append(listing_line(Path(folder), time_child))
+        lines += session_costs.measure(Path(folder))
     return lines
 
 

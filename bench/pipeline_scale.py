@@ -1,7 +1,7 @@
 """Laws of the pipeline at sizes that do not fit here: bytes read, memory, exchange, following.
 
 Part of `python -m bench pipeline`; `python -m bench.pipeline_scale [PART...]` measures the parts
-named, or all: read, driver, exchange, flows, following.
+named, or all: read, storage, driver, exchange, flows, following.
 """
 
 from __future__ import annotations
@@ -15,15 +15,33 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Bound, Figure, NotMeasured, Result
 from bench.pipeline_captures import Conversations
 from bench.results import show
 
-from polymux.capture import FlowRefs, PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.analysis.options import AnalysisOptions
+from polymux.capture import (
+    CaptureLimits,
+    FileRange,
+    FlowRefs,
+    PcapngWriter,
+    TcpConnectionWriter,
+    hint_comment,
+)
 from polymux.spark import spark_session
+from polymux.spark.batch.analyze_stage import (
+    FewNames,
+    StageResult,
+    analyze_task,
+    plan_analyze_tasks,
+    plan_local_tasks,
+)
+from polymux.spark.batch.index_stage import IndexSpan, index_task
 from polymux.spark.batch.pipeline import analyze
 from polymux.spark.batch.reference_shuffle import (
     FlowSelection,
@@ -43,6 +61,7 @@ if TYPE_CHECKING:
 INPUT_BYTES = 32 << 20
 TASKS = (2, 8, 32)
 INDEX_TASKS = (100, 1_000, 10_000)
+ROTATED_FILES = 8
 SHORT_FLOWS = 300_000
 DAYS, FILES_PER_DAY = 30, 24
 START = 1_700_000_000_000_000_000
@@ -51,15 +70,16 @@ MIB = 1 << 20
 
 def measure(spark: SparkSession, folder: Path) -> list[Result]:
     return [
-        *read_ratios(spark, folder), *index_results(), *exchange(folder), *short_flows(folder),
-        *following(folder),
+        *read_ratios(spark, folder), *storage_reads(folder), *index_results(), *exchange(folder),
+        *short_flows(folder), *following(folder),
     ]  # fmt: skip
 
 
 def main(chosen: list[str]) -> None:
     parts: dict[str, Callable[[Path], list[Result]]] = {
-        "read": read_ratios_in_session, "driver": lambda _: index_results(), "exchange": exchange,
-        "flows": short_flows, "following": following,
+        "read": read_ratios_in_session, "storage": storage_reads,
+        "driver": lambda _: index_results(), "exchange": exchange, "flows": short_flows,
+        "following": following,
     }  # fmt: skip
     lines: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
@@ -123,6 +143,59 @@ def _upload(capture: Path, host: str, port: int) -> str:
     client.upload_file(str(capture), "bench", capture.name)
     query = f"endpoint_override={host}%3A{port}&scheme=http&region=us-east-1"
     return f"s3://key:secret@bench/{capture.name}?{query}"
+
+
+def storage_reads(folder: Path) -> list[Result]:
+    """Bytes that come from storage for each byte of rotated captures, if no two tasks share a host.
+
+    The page cache is emptied before every analyze task.
+    """
+    folder = folder / "rotated"
+    folder.mkdir()
+    paths = [str(folder / f"{number}.pcap") for number in range(ROTATED_FILES)]
+    for number, path in enumerate(paths):
+        Conversations(64, number=number).write(Path(path), INPUT_BYTES // 4, last=True)
+        with open(path, "rb") as file:  # what is not written yet stays in the page cache
+            os.fsync(file.fileno())
+    totals = IndexTotals()
+    for path in paths:
+        spans = [IndexSpan(path, FileRange())]
+        totals.add(IndexResult.unpack(index_task(str(folder), CaptureLimits())(spans)))
+    size = sum(map(os.path.getsize, paths))
+    lines: list[Result] = []
+    for name, leaves in (("by flow", False), ("by capture", True)):
+        tasks = plan_analyze_tasks(totals, ROTATED_FILES)
+        tasks = [replace(task, leaves_local=leaves) for task in tasks]
+        read, done = _from_storage(paths, folder, totals.names, tasks)
+        if done.left_packets:
+            more, rest = _from_storage(paths, folder, done.taken, plan_local_tasks(totals))
+            read += more
+            done.add(rest)
+        assert done.packets == totals.packets
+        bounds = [Bound("for each byte", 1.2)] if leaves else []
+        title = f"read from storage for each byte, {ROTATED_FILES} captures, {name}"
+        if read == 0:
+            lines.append(NotMeasured(title, "the file system does not count what it reads"))
+        else:
+            lines.append(Figure(title, [read / size], "", bounds))
+    return lines
+
+
+def _from_storage(
+    paths: list[str], staging: Path, names: list[str], tasks: list[FlowSelection]
+) -> tuple[int, StageResult]:
+    """Run analyze tasks in this process; also return the bytes that came from storage."""
+    run = analyze_task(FewNames(names), str(staging), AnalysisOptions("mplex"), CaptureLimits())
+    read, done = 0, StageResult()
+    for task in tasks:
+        for path in paths:
+            fd = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+        before = psutil.Process().io_counters().read_bytes
+        done.add(run(task))
+        read += psutil.Process().io_counters().read_bytes - before
+    return read, done
 
 
 def index_results() -> list[Result]:
@@ -232,8 +305,15 @@ def write_short_flows(path: Path) -> None:
 
 
 def following(folder: Path) -> list[Result]:
-    """State, offset and time of a batch over many days of files that stay in the folder."""
-    inbox = folder / "days"
+    """State, offset and time of a batch over many days of files that stay where they are."""
+    one = follow_days(folder / "days", "following", "collect-{number:05}.pcapng")
+    by_day = follow_days(
+        folder / "by-day", "following, a folder a day", "{day:03}/{hour:02}.pcapng"
+    )
+    return [*one, *by_day]
+
+
+def follow_days(inbox: Path, title: str, pattern: str) -> list[Result]:
     inbox.mkdir()
     now = [START]
     follower = FolderFollower(
@@ -243,7 +323,9 @@ def following(folder: Path) -> list[Result]:
     batches: list[tuple[float, int, int]] = []
     for number in range(1, DAYS * FILES_PER_DAY + 1):
         now[0] = START + number * 86_400_000_000_000 // FILES_PER_DAY
-        path = inbox / f"collect-{number:05}.pcapng"
+        day, hour = divmod(number - 1, FILES_PER_DAY)
+        path = inbox / pattern.format(number=number, day=day, hour=hour)
+        path.parent.mkdir(exist_ok=True)
         with PcapngWriter(str(path), sync="none") as writer:
             talk = TcpConnectionWriter(
                 writer, ("192.0.2.9", 40_000 + number), ("198.51.100.2", 9000), now[0],
@@ -251,7 +333,8 @@ def following(folder: Path) -> list[Result]:
             )  # fmt: skip
             talk.data(0, bytes.fromhex("000161 020568656c6c6f"), now[0] + 1000)
             talk.close(now[0] + 2000)
-        os.utime(path, ns=(now[0], now[0]))
+        for changed in (path, path.parent):  # a folder of past days does not look as if just made
+            os.utime(changed, ns=(now[0], now[0]))
         begun = time.perf_counter()
         start = FolderOffset.from_dict(json.loads(json.dumps(offset.to_dict())))
         offset = follower.next_offset(start, 1 << 40)
@@ -260,7 +343,7 @@ def following(folder: Path) -> list[Result]:
         batches.append((spent, len(json.dumps(offset.to_dict())), len(offset.files)))
     first = batches[FILES_PER_DAY : 2 * FILES_PER_DAY]
     last = batches[-FILES_PER_DAY:]
-    name = f"following, day {DAYS}"
+    name = f"{title}, day {DAYS}"
     files, offsets = (
         [max(batch[column] for batch in day) for day in (first, last)] for column in (2, 1)
     )

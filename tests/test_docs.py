@@ -31,6 +31,7 @@ API_PACKAGES = [
     "polymux.relay.replay",
     "polymux.report",
     "polymux.spark",
+    "polymux.sync",
 ]
 API_ENTRY = re.compile(
     r"^\.\. (?:autoclass|autoexception|autofunction|py:data):: (polymux(?:\.[a-z]+){0,2})\.(\w+)"

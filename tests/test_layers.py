@@ -101,6 +101,24 @@ def test_core_needs_only_the_standard_library_and_librt() -> None:
                 assert module.split(".")[0] in known or module.startswith("polymux.core"), path
 
 
+def asyncio_names(path: Path) -> set[str]:
+    """What a file takes from asyncio; `asyncio` for the module itself."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "asyncio":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "asyncio"}
+    return found
+
+
+@pytest.mark.parametrize("package", ["live", "sync"])
+def test_sessions_know_no_event_loop(package: str) -> None:
+    exceptions = {"CancelledError", "IncompleteReadError", "InvalidStateError"}
+    for path in (SOURCE / package).rglob("*.py"):
+        assert asyncio_names(path) <= exceptions, path.relative_to(ROOT)
+
+
 def test_the_base_install_imports_without_any_extra() -> None:
     code = (
         "import sys\n"

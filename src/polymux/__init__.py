@@ -126,7 +126,7 @@ _FROM_CORE = {
         "errors",
     ),
 }  # fmt: skip
-_SUBPACKAGES = ("aio", "core", "malloc", "protocols", "text")
+_SUBPACKAGES = ("aio", "core", "live", "malloc", "protocols", "sync", "text")
 
 if not TYPE_CHECKING:  # a type checker must go on reporting names that are not there
     # Sessions need asyncio, and most commands and every Spark task need no session.

@@ -12,8 +12,8 @@ from tests.aio.virtual_clock import virtual
 import polymux
 from polymux import Session
 from polymux.aio.runtime import current_runtime
+from polymux.core.send_scheduler import SESSION_SEND_BUFFER_BYTES
 from polymux.live.factory import session_factory
-from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES
 from polymux.live.transports import memory
 from polymux.live.transports.memory import join_in_memory
 

@@ -13,7 +13,7 @@ from bench.results import show
 @pytest.mark.parametrize(
     ("part", "least"),
     [("live", 15), ("pairs", 26), ("omnistreams", 8), ("streamux", 5), ("minmux", 6),
-     ("fairness", 32)],
+     ("fairness", 32), ("doors", 4)],
 )  # fmt: skip
 def test_a_live_part_measures_all_its_lines(
     part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -32,7 +32,7 @@ def test_a_live_part_measures_all_its_lines(
     show(lines)
     said = capsys.readouterr().out
     assert "targets are" in said
-    assert "raw TCP" in said or "raw " in said or "bare" in said
+    assert "raw TCP" in said or "raw " in said or "bare" in said or "asyncio" in said
 
 
 def test_rounds_that_are_quick_are_many() -> None:

@@ -26,8 +26,13 @@ def conversations(seed: int, count: int) -> list[tuple[str, Simulation]]:
     return found
 
 
-def record(paths: Sequence[Path], talks: list[tuple[str, Simulation]], seed: int = 0) -> None:
-    """Write the conversations into these files, interleaved; each may span all of them."""
+def record(
+    paths: Sequence[Path], talks: list[tuple[str, Simulation]], seed: int = 0, port: int = 40_000
+) -> None:
+    """Write the conversations into these files, interleaved; each may span all of them.
+
+    The dialers have the ports from `port` on.
+    """
     rng = Random(seed)
     events = []
     for number, (_, world) in enumerate(talks):
@@ -45,7 +50,7 @@ def record(paths: Sequence[Path], talks: list[tuple[str, Simulation]], seed: int
             for at, number, side, data in events[begin:end]:
                 if number not in scribes:
                     scribes[number] = TcpConnectionWriter(
-                        sink, ("192.0.2.1", 40_000 + number), ("198.51.100.2", 9000), at,
+                        sink, ("192.0.2.1", port + number), ("198.51.100.2", 9000), at,
                         comment=hint_comment(talks[number][0], "middle"),
                     )  # fmt: skip
                 scribes[number].data(side, data, at)

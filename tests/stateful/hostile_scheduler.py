@@ -139,7 +139,7 @@ class Stage:
                 "theirs": session.peer_stream_count,
                 "unread": endpoint.receive_queue.unread_bytes,
                 "queued": endpoint.scheduler.ready_bytes,
-                "turns": len(endpoint.scheduler.ready_streams) - endpoint.scheduler.next_ready,
+                "turns": endpoint.scheduler.ready_count(),
                 "control": len(endpoint.scheduler.control_queue),
                 "duties": sum(
                     1 for duty in endpoint.protocol.pending_replies.values() if duty.side == side

@@ -11,7 +11,8 @@ from typing import Literal, Unpack
 from polymux.aio.connect import ConnectOptions, connect
 from polymux.aio.protocol_entry import ProtocolEntry, with_explicit_keywords
 from polymux.aio.server import ServeOptions, Server, serve
-from polymux.aio.transports.memory import PipeOptions, pipe
+from polymux.aio.transports.memory import pipe
+from polymux.live.factory import PipeOptions
 from polymux.live.pending import Pending
 from polymux.live.protocols.minmux import MinmuxSession
 from polymux.live.protocols.nerdbank import NerdbankSession

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar, cast
 
 from polymux.aio.connect import ConnectOptions, connect
 from polymux.aio.server import ServeOptions, Server, serve
-from polymux.aio.transports.memory import PipeOptions, pipe
+from polymux.aio.transports.memory import pipe
+from polymux.live.factory import PipeOptions
 from polymux.live.pending import Pending
 from polymux.live.session.session import Session
 from polymux.protocols.registry import BadProtocolString

@@ -27,6 +27,10 @@ class AsyncioRuntime:
         self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
         self.current_task = partial(asyncio.current_task, loop)
 
+    @property
+    def listener_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
+
     def create_task(self, coroutine: Coroutine[Any, Any, None], /) -> asyncio.Task[None]:
         return self.loop.create_task(coroutine)
 

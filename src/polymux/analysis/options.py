@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from polymux.analysis.detection.other_protocols import preamble_bytes
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.schema.tables import TABLES
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import SensorNaming, TcpSession
@@ -26,6 +28,8 @@ class AnalysisOptions:
         content_stream: key of the only stream whose content is collected (`d1`); "" for all.
         keys: secrets of sessions inside TLS; None for none.
         sensors: how the sensor of a capture is found.
+        only_protocols: names of protocols: sessions of others have no rows; empty: all have.
+        layout: how rows are laid out in files, where they are written to files.
 
     Raises:
         BadProtocolString: a protocol string cannot be used.
@@ -37,6 +41,8 @@ class AnalysisOptions:
     content_stream: str = ""
     keys: KeyLog | None = field(default=None, repr=False, compare=False)
     sensors: SensorNaming = field(default_factory=SensorNaming)
+    only_protocols: frozenset[str] = frozenset()
+    layout: TableLayout = field(default_factory=TableLayout)
 
     def __post_init__(self) -> None:
         for text in (self.protocol, *self.ports.values()):
@@ -46,6 +52,18 @@ class AnalysisOptions:
     def with_content(self) -> AnalysisOptions:
         """Return the same options with the `content` table added."""
         return replace(self, tables=self.tables | {"content"})
+
+    def with_run(self, run: str) -> AnalysisOptions:
+        """Return the same options with a layout that records the run and these options in files."""
+        told: dict[str, object] = {
+            "protocol": self.protocol,
+            "ports": dict(self.ports),
+            "tables": sorted(self.tables),
+            "sensor": self.sensors.name,
+            "sensor_from": self.sensors.pattern,
+        }
+        text = json.dumps({name: value for name, value in told.items() if value})
+        return replace(self, layout=replace(self.layout, run=run, options=text))
 
     def with_secrets(self, blocks: Iterable[bytes]) -> AnalysisOptions:
         """Return the same options with the secrets blocks of captures added to the keys."""

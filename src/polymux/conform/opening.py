@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from polymux.aio.connect import Unreachable
-from polymux.aio.listener import bind_tcp_sockets, bind_unix_socket, inode_of
 from polymux.aio.transports.websocket import connect_websocket
 from polymux.conform.connection import PeerConnection
 from polymux.core.errors import PolymuxError
 from polymux.live.errors import describe_os_error
+from polymux.live.listener import bind_tcp_sockets, bind_unix_socket, inode_of
 from polymux.live.session.session import Session
 from polymux.live.transports.websocket import WEBSOCKET_SCHEMES, HttpUpgrade
 from polymux.live.urls import BadUrl, parse_url
@@ -153,7 +153,9 @@ class Acceptor:
                 self._sockets = [bind_unix_socket(address.path, BACKLOG)]
                 self._inode = inode_of(address.path)
             else:
-                self._sockets = await bind_tcp_sockets(address.host, address.port, BACKLOG)
+                self._sockets = await bind_tcp_sockets(
+                    asyncio.get_running_loop(), address.host, address.port, BACKLOG
+                )
                 port = self._sockets[0].getsockname()[1]
                 self.address = replace(address, port=port)
         except OSError as problem:

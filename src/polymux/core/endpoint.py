@@ -24,7 +24,7 @@ from polymux.core.limits import Counters, Limits
 from polymux.core.protocol import NO_ID, Protocol
 from polymux.core.receive_queue import ReceiveQueue
 from polymux.core.rules import CROSSED, Certainty, Reaction, Violation, rules_in_mask
-from polymux.core.send_scheduler import SendScheduler
+from polymux.core.send_scheduler import SendScheduler, check_weight
 from polymux.core.side import DIALER, Side
 from polymux.core.streams import ABORTED, NEVER, OPEN, StreamBuffers, StreamState
 from polymux.core.websocket.layer import WEBSOCKET, MessageProtocol
@@ -269,9 +269,7 @@ class Endpoint:
         """Whether there is anything that could be sent now."""
         if self.has_deferred_replies or (self.websocket is not None and self.websocket.pending()):
             return True
-        return len(self.scheduler.control_queue) > 0 or self.scheduler.next_ready < len(
-            self.scheduler.ready_streams
-        )
+        return len(self.scheduler.control_queue) > 0 or self.scheduler.ready_count() > 0
 
     def can_ping(self) -> bool:
         """Whether the peer can be asked for an answer: by WebSocket, or by the protocol."""
@@ -313,19 +311,22 @@ class Endpoint:
 
     # Streams
 
-    def open(self, name: bytes = b"", window: int = 0) -> StreamState:
+    def open(self, name: bytes = b"", window: int = 0, weight: int = 1) -> StreamState:
         """Open a stream. If it raises, nothing was sent or changed.
 
         Args:
             name: the stream's name, where the protocol has names.
             window: the receive window to announce; 0: `default_window`.
+            weight: see `set_weight`.
 
         Raises:
+            ValueError: the weight is out of range.
             LimitExceeded: the name is too long.
             LocalProtocolError: the peer's handshake has not arrived yet, or the peer accepts no
                 more streams.
             NoFreeIds: every stream id of this side is taken.
         """
+        check_weight(weight)
         if len(name) > self.protocol.max_name_bytes:
             raise LimitExceeded(
                 f"a name of {len(name)} bytes is over the limit of {self.protocol.max_name_bytes}; "
@@ -344,11 +345,30 @@ class Endpoint:
         if frame is None:
             stream = self.protocol.reserve_stream(self.side, key)
             stream.buffers = StreamBuffers()
-            return stream
-        self.scheduler.send_frame(frame, self.now)
-        opened = self.protocol.streams.find(key)
-        assert opened is not None  # applying the frame has just registered it
-        return opened
+        else:
+            self.scheduler.send_frame(frame, self.now)
+            opened = self.protocol.streams.find(key)
+            assert opened is not None  # applying the frame has just registered it
+            stream = opened
+        if weight != 1:
+            self.set_weight(stream, weight)
+        return stream
+
+    def set_weight(self, stream: StreamState, weight: int) -> None:
+        """Set this side's weight of a stream: while several streams have content and credit, each
+        sends in proportion to its weight. It is not sent to the peer.
+
+        Args:
+            stream: the stream; one that is over is left as it is.
+            weight: 1 to 256; streams begin with 1.
+
+        Raises:
+            ValueError: the weight is out of range.
+            TypeError: it is not an int.
+        """
+        check_weight(weight)
+        if stream.buffers is not None:
+            self.scheduler.set_weight(stream.buffers, weight)
 
     def accept(self, stream: StreamState, window: int = 0) -> None:
         """Accept a stream that the peer offered, where the protocol has such a frame.

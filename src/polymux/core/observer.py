@@ -225,19 +225,26 @@ class Observer:
         self.connection.violations = []
         return violations
 
+    def is_finished(self, stream: StreamState) -> bool:
+        """Whether a stream that left the table can receive no further frame."""
+        c = self.connection
+        for d in (c.dialer, c.acceptor):
+            if d.in_payload and d.stream is stream:  # its frame is incomplete
+                return False
+        return not self.protocol.may_receive_late_frames(stream)
+
+    def finished_streams(self) -> list[StreamState]:
+        """The streams that `take_removed_streams` would return."""
+        return [stream for stream in self.protocol.streams.removed if self.is_finished(stream)]
+
     def take_removed_streams(self) -> list[StreamState]:
         """Remove and return the streams that left the table and can receive no further frame."""
         streams = self.protocol.streams
         done: list[StreamState] = []
         kept: list[StreamState] = []
         for stream in streams.removed:
-            (kept if self.protocol.may_receive_late_frames(stream) else done).append(stream)
+            (done if self.is_finished(stream) else kept).append(stream)
         streams.removed = kept
-        for d in (self.connection.dialer, self.connection.acceptor):
-            current = d.stream
-            if d.in_payload and current is not None and current in done:  # its frame is incomplete
-                done.remove(current)
-                kept.append(current)
         return done
 
     def accounts_for_all_bytes(self) -> bool:

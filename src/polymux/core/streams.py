@@ -20,6 +20,7 @@ ENDED: Final[i64] = 1
 ABORTED: Final[i64] = 2
 NEVER: Final[i64] = 0x2000000000000000  # a frame index that no frame reaches
 NOT_YET: Final[i64] = -1  # a timestamp that is not set
+FIRST_QUEUE_GRANT: Final[i64] = 16384
 ABANDONED: Final = "abandoned"  # ending of a stream whose id was reused while it was open
 
 ID_MODULUS: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
@@ -161,12 +162,17 @@ class StreamBuffers:
         "next_piece",
         "outgoing",
         "piece_bytes_sent",
+        "queue_grant",
         "queued_bytes",
         "received",
+        "room_time",
+        "round",
         "scheduled",
+        "share_left",
         "target_window",
         "unread_bytes",
         "unreturned_credit",
+        "weight",
         "window_may_grow",
     )
 
@@ -179,7 +185,13 @@ class StreamBuffers:
         self.piece_bytes_sent: i64 = 0  # bytes of that piece that were sent
         self.queued_bytes: i64 = 0  # unsent bytes in `outgoing`
         self.end_queued: bool = False  # end this half once `outgoing` is empty
-        self.scheduled: bool = False  # is in `SendScheduler.ready_streams`
+        self.scheduled: bool = False  # is in one of the lists of `SendScheduler`
+        self.weight: i64 = 1  # its share of the connection, relative to that of other streams
+        self.round: i64 = 0  # of the scheduler; the last one this stream had a share of
+        self.share_left: i64 = 0  # bytes of that share; negative: owed by the next shares
+        # Bytes it may queue while streams wait for room; some at first, for a short message:
+        self.queue_grant: i64 = FIRST_QUEUE_GRANT
+        self.room_time: i64 = 0  # bytes granted for each unit of its weight, as a time; see there
         self.marked_readable: bool = False  # is in `ReceiveQueue.readable_streams`
         self.aborted: bool = False  # an abort is queued, sent or was received
         self.discarding: bool = False  # the application reads no more: drop what arrives

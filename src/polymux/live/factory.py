@@ -1,7 +1,7 @@
 """Creating session objects for a protocol string."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypedDict
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import Unsupported
@@ -36,6 +36,13 @@ SESSION_CLASSES: dict[str, type[Session]] = {
     "minmux": MinmuxSession,
     "yamux": YamuxSession,
 }
+
+
+class PipeOptions(TypedDict, total=False):
+    """Keyword arguments of `pipe`."""
+
+    limits: Limits | None
+    timeouts: Timeouts | None
 
 
 def session_factory(

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from polymux.aio.listener import bind_unix_socket, inode_of
 from polymux.live.errors import describe_os_error
+from polymux.live.listener import bind_unix_socket, inode_of
 from polymux.live.urls import BadUrl, parse_url
 
 STATE_VERSION: Final = 1  # of the answers; a client refuses a later one

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from polymux.aio import Server, Session
-from polymux.aio.listener import DESCRIPTOR_LIMIT
 from polymux.aio.server import ServerBounds, serve_within
 from polymux.capture import write_index
 from polymux.capture.io.atomic_write import PART_SUFFIX
@@ -27,6 +26,7 @@ from polymux.core.limits import Limits, Timeouts
 from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
+from polymux.live.listener import DESCRIPTOR_LIMIT
 from polymux.live.session.server_budget import ServerBudget
 from polymux.live.session.socket_options import transport_info
 from polymux.live.transport import Transport

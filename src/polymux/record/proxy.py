@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polymux.aio.listener import Listener, open_listener
 from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
@@ -24,6 +23,7 @@ from polymux.core.redaction import Redaction
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
+from polymux.live.listener import Listener, open_listener
 from polymux.live.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
 from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
@@ -206,6 +206,7 @@ class RecordingProxy:
                 self._limits.listen_backlog,
                 self._tls if secure else None,
                 CONNECT_TIMEOUT_SECONDS,
+                loop=asyncio.get_running_loop(),
             )
             self.address = self._listener.address
             warn_if_open_to_all(self.address, self._tls if secure else None, self.allowed)

@@ -1,10 +1,11 @@
-"""Live sessions with threads: `connect`, and sessions and streams whose verbs block.
+"""Live sessions with threads: `connect`, `serve`, and sessions and streams whose verbs block.
 
 The names and arguments are those of `polymux`, without `await`, and with `timeout=` on every call
 that can wait.
 """
 
 from polymux.sync.connect import connect
+from polymux.sync.server import Server, pipe, serve
 from polymux.sync.sessions import (
     MinmuxSession,
     NerdbankSession,
@@ -33,9 +34,12 @@ __all__ = [
     "MinmuxSession",
     "NerdbankSession",
     "OmnistreamsSession",
+    "Server",
     "Session",
     "Stream",
     "StreamuxSession",
     "YamuxSession",
     "connect",
+    "pipe",
+    "serve",
 ]

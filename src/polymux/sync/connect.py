@@ -1,24 +1,18 @@
 """`connect`: open a session to a peer at a URL, for programs without an event loop."""
 
-import socket
-import ssl
-from collections.abc import Callable
 from functools import partial
 from typing import Unpack, overload
 
 from polymux.core.errors import Unsupported
 from polymux.core.side import DIALER
-from polymux.core.token_exchange import SharedToken
 from polymux.live.arguments import check_seconds, check_session_options
-from polymux.live.connecting import ConnectOptions, establish, named_failures
+from polymux.live.connecting import ConnectOptions, establish
 from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX, session_factory
-from polymux.live.session import session as plain
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
-from polymux.live.transport import ByteHandler
-from polymux.live.transports.sockets import SocketTransport, begin_tls, connect_socket
-from polymux.live.transports.token import DialerToken, check_token
-from polymux.live.transports.websocket import ClientUpgrade, protocol_for_scheme
-from polymux.live.urls import Address, parse_url
+from polymux.live.transports.opening import open_transport
+from polymux.live.transports.token import check_token
+from polymux.live.transports.websocket import protocol_for_scheme
+from polymux.live.urls import parse_url
 from polymux.sync.runtime import ThreadRuntime
 from polymux.sync.sessions import (
     MinmuxSession,
@@ -82,7 +76,6 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
             f"{address}: child processes and standard streams need asyncio: use polymux.connect"
         )
     token = check_token(options.get("token"), address)
-    runtime = ThreadRuntime(f"polymux {address}")
     make = session_factory(
         protocol_for_scheme(protocol, address.scheme),
         DIALER,
@@ -94,6 +87,7 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
         options.get("meter"),
         runtime=lambda: runtime,
     )
+    runtime = ThreadRuntime(f"polymux {address}")
     begin = partial(
         open_transport,
         runtime,
@@ -112,58 +106,3 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
     runtime.do(live.closed.add_done_callback, lambda _: runtime.remove_user())
     session: Session = blocking_session(runtime, live)
     return session
-
-
-async def open_transport(
-    runtime: ThreadRuntime,
-    address: Address,
-    make: Callable[[], plain.Session],
-    tls: ssl.SSLContext | None,
-    server_hostname: str | None,
-    token: SharedToken | None,
-) -> plain.Session:
-    """Connect, and go through what comes before the session. If cancelled, no connection is left.
-
-    Raises:
-        Unreachable: Connecting failed.
-    """
-    with named_failures(address):
-        sock = await connected_socket(runtime, address)
-        if address.scheme in SECURE_SCHEMES:
-            context = tls if tls is not None else ssl.create_default_context()
-            name = server_hostname or address.host
-            sock = await begin_tls(runtime, sock, context, server_hostname=name)
-
-        def after_token() -> ByteHandler:
-            if address.scheme in ("ws", "wss"):
-                return ClientUpgrade(address, make, runtime)
-            return make()
-
-        first = (
-            after_token() if token is None else DialerToken(address, token, after_token, runtime)
-        )
-        transport = SocketTransport(runtime, sock, first)
-        try:
-            transport.start()
-            following = await first.proved() if isinstance(first, DialerToken) else first
-            if isinstance(following, ClientUpgrade):
-                following = await following.done
-        except BaseException:
-            transport.abort()
-            raise
-    assert isinstance(following, plain.Session)  # what `make` returned
-    return following
-
-
-async def connected_socket(runtime: ThreadRuntime, address: Address) -> socket.socket:
-    """Return a socket that is connected to an address: the first of the host's that answers."""
-    if address.scheme == "unix":
-        return await connect_socket(runtime, socket.AF_UNIX, socket.SOCK_STREAM, 0, address.path)
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    problem: OSError = OSError("the host has no address")
-    for family, kind, number, _, where in found:
-        try:
-            return await connect_socket(runtime, family, kind, number, where)
-        except OSError as failed:
-            problem = failed
-    raise problem

@@ -23,12 +23,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
-from time import monotonic
+from ssl import SSLContext
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from polymux.live.runtime import Task, wait_done
 from polymux.live.session.busy_poll import BusyPollLoop
 from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
+from polymux.live.transports.opening import accept_transport
 
 log = logging.getLogger("polymux.aio")
 
@@ -36,6 +38,7 @@ T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
 MAX_SELECT_SECONDS = 3600.0
+RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
 
 class ThreadTimer:
@@ -112,6 +115,7 @@ class ThreadRuntime:
         self._asleep = False  # that thread waits without a timeout, because a caller leads
         self._own = Parking()  # stands for that thread as the leader
         self._closed = False
+        self._released = False
 
     # What sessions use (`live.runtime.Runtime`)
 
@@ -176,6 +180,8 @@ class ThreadRuntime:
 
     def _change(self, fd: Any, which: int, callback: Any) -> None:
         """Set what is called when a descriptor can be read (0) or written (1)."""
+        if self._released:
+            return
         key = self._selector.get_map().get(fd)
         both: list[Any] = [None, None] if key is None else list(key.data)
         both[which] = callback
@@ -198,8 +204,29 @@ class ThreadRuntime:
     def _interrupt_select(self) -> None:
         """Let the leader look again: there is something to do before it expected."""
         self._selecting_until = 0.0
-        with contextlib.suppress(BlockingIOError):  # it is full of them
+        with contextlib.suppress(OSError):  # it is full of them, or closed
             self._wake_sender.send(b"x")
+
+    # Listening (`live.listener.ListenerLoop`)
+
+    @property
+    def listener_loop(self) -> "ThreadRuntime":
+        return self
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
+    ) -> list[Any]:
+        return socket.getaddrinfo(host, port, type=type, flags=flags)
+
+    async def connect_accepted_socket(
+        self,
+        protocol_factory: Callable[[], Any],
+        sock: socket.socket,
+        *,
+        ssl: SSLContext | None = None,
+        ssl_handshake_timeout: float | None = None,
+    ) -> object:
+        return await accept_transport(self, protocol_factory, sock, ssl, ssl_handshake_timeout)
 
     # What callers use
 
@@ -293,11 +320,14 @@ class ThreadRuntime:
                 finally:
                     self._lock.acquire()
                     self._asleep = False
-            self._release()
+            self._release_if_unused()
 
-    def _release(self) -> None:
-        """Close what the runtime holds: nobody will use it again."""
+    def _release_if_unused(self) -> None:
+        """Close what the runtime holds, once the last connection has ended and no call waits."""
+        if not self._closed or self._released or self._leader is not None or self._parked:
+            return
         self._settle()
+        self._released = True
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()
@@ -345,6 +375,7 @@ class ThreadRuntime:
             elif self._asleep:
                 self._asleep = False
                 self._standby.set()
+            self._release_if_unused()
 
     def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:
         """Process what comes until a task is done, or the deadline has passed.
@@ -367,7 +398,11 @@ class ThreadRuntime:
             self._selecting_until = until
             self._lock.release()
             try:
-                events = self._selector.select(max(0.0, until - now))
+                if self._released:  # only handlers and timers are left to wait for
+                    events = []
+                    sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
+                else:
+                    events = self._selector.select(max(0.0, until - now))
             finally:
                 self._lock.acquire()
                 self._selecting_until = 0.0

@@ -71,10 +71,16 @@ class Session(Handle[plain.Session]):
         return bool(self.live.closed.done())
 
     def open(
-        self, name: str | bytes = b"", *, window: int = 0, timeout: float | None = None
+        self,
+        name: str | bytes = b"",
+        *,
+        window: int = 0,
+        weight: int = 1,
+        timeout: float | None = None,
     ) -> Stream:
         """Open a stream to the peer."""
-        stream: Stream = self._opened(self.live.open(name, window=window), timeout)
+        opening = self.live.open(name, window=window, weight=weight)
+        stream: Stream = self._opened(opening, timeout)
         return stream
 
     def accept(self, *, timeout: float | None = None) -> Stream:
@@ -148,10 +154,16 @@ class NerdbankSession(Session):
     live: nerdbank.NerdbankSession
 
     def offer(
-        self, name: str | bytes = b"", *, window: int = 0, timeout: float | None = None
+        self,
+        name: str | bytes = b"",
+        *,
+        window: int = 0,
+        weight: int = 1,
+        timeout: float | None = None,
     ) -> Stream:
         """Offer a channel without waiting for its acceptance."""
-        stream: Stream = self._opened(self.live.offer(name, window=window), timeout)
+        offering = self.live.offer(name, window=window, weight=weight)
+        stream: Stream = self._opened(offering, timeout)
         return stream
 
     def accepted(self, stream: Stream, *, timeout: float | None = None) -> None:
@@ -194,10 +206,15 @@ class OmnistreamsSession(Session):
     live: omnistreams.OmnistreamsSession
 
     def open(
-        self, metadata: object = b"", *, window: int = 0, timeout: float | None = None
+        self,
+        metadata: object = b"",
+        *,
+        window: int = 0,
+        weight: int = 1,
+        timeout: float | None = None,
     ) -> MessageSender:
         """Open a stream to the peer. `metadata`: bytes, text, or what JSON can express."""
-        opening = self.live.open(metadata, window=window)
+        opening = self.live.open(metadata, window=window, weight=weight)
         sender: MessageSender = self._opened(opening, timeout)
         return sender
 
@@ -231,16 +248,22 @@ class StreamuxSession(Session):
         """
         return self.runtime.call(self.live.request(data, timeout=timeout))
 
-    def exchange(self, *, timeout: float | None = None) -> Exchange:
+    def exchange(self, *, weight: int = 1, timeout: float | None = None) -> Exchange:
         """Begin a request that is sent and read in steps. Waits for a free id."""
-        exchange: Exchange = self._opened(self.live.exchange(), timeout)
+        exchange: Exchange = self._opened(self.live.exchange(weight=weight), timeout)
         return exchange
 
     def open(
-        self, name: str | bytes = b"", *, window: int = 0, timeout: float | None = None
+        self,
+        name: str | bytes = b"",
+        *,
+        window: int = 0,
+        weight: int = 1,
+        timeout: float | None = None,
     ) -> Exchange:
         """The same as `exchange`; Streamux has neither names nor windows."""
-        exchange: Exchange = self._opened(self.live.open(name, window=window), timeout)
+        opening = self.live.open(name, window=window, weight=weight)
+        exchange: Exchange = self._opened(opening, timeout)
         return exchange
 
     def accept(self, *, timeout: float | None = None) -> Call:

@@ -67,6 +67,15 @@ class Stream(Handle[duplex.Stream]):
         return self.live.error
 
     @property
+    def weight(self) -> int:
+        """The stream's share of the connection; see `polymux.Stream.weight`. It may be set."""
+        return self.live.weight
+
+    @weight.setter
+    def weight(self, weight: int) -> None:
+        self.runtime.do(setattr, self.live, "weight", weight)
+
+    @property
     def usable(self) -> bool:
         """Whether neither side has aborted the stream."""
         return self.live.usable

@@ -14,7 +14,7 @@ from tests.aio.streamux_helpers import pair
 
 import polymux
 from polymux import Call
-from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES
+from polymux.core.send_scheduler import SESSION_SEND_BUFFER_BYTES
 from polymux.live.streams.exchanges import MAX_JOINED_BYTES, MessageBuffer
 
 

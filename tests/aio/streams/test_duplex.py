@@ -9,7 +9,7 @@ from tests.aio.session_helpers import PROTOCOLS, channels, joined, opened, settl
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES
+from polymux.core.send_scheduler import SESSION_SEND_BUFFER_BYTES
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 

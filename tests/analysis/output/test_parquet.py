@@ -100,7 +100,7 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
     (path,) = (tmp_path / "frames").iterdir()
     stored = pq.ParquetFile(path).metadata
     groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
-    assert [group.num_rows // ROW_GROUP_ROWS for group in groups] == [1, 1, 0]
+    assert [round(group.num_rows / ROW_GROUP_ROWS, 1) for group in groups] == [0.9, 0.9, 0.6]
     assert sum(group.num_rows for group in groups) == times * batch.num_rows
     known = {
         group.column(n).path_in_schema
@@ -126,8 +126,7 @@ def test_all_tables_together_hold_back_a_bounded_amount(
         for _ in range(300):
             for table, batch in batches.items():
                 tables.emit(table, batch)
-                pending = sum(file.pending_bytes for file in tables.files.values())
-                assert pending <= parquet.MAX_PENDING_BYTES
+                assert tables.pending_bytes <= parquet.MAX_PENDING_BYTES
     for table, batch in batches.items():
         assert read_table(tmp_path, table).num_rows == 300 * batch.num_rows
 

@@ -69,20 +69,8 @@ def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str])
 
 
 def put_violations(batcher: RowBatcher, count: int, detail: str) -> None:
-    row = {
-        "session_id": "s",
-        "sender": "dialer",
-        "frame_index": 1,
-        "byte_offset": 1,
-        "time": 1,
-        "stream": None,
-        "rule": "r",
-        "origin": "spec",
-        "severity": "error",
-        "certainty": "certain",
-        "detail": detail,
-    }
-    batcher.add("violations", {name: [value] * count for name, value in row.items()})
+    row = ["s", "dialer", 1, 1, 1, None, "r", "spec", "error", "certain", detail]
+    batcher.add("violations", [row] * count)
 
 
 def test_rows_are_emitted_when_a_batch_or_its_texts_are_full() -> None:
@@ -124,10 +112,9 @@ def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
             analyze_session(session, AnalysisOptions(), lambda *_: None) for session in reading
         )
     summary.capture = ["x" * 1000] * 100  # as for a session that lasts for days
-    row = summary.row()
     put = 0
     while not emitted.batches:
-        batcher.add("sessions", {name: [value] for name, value in row.items()})
+        batcher.add("sessions", [summary.values()])
         put += 1
     assert put == -(-MAX_PENDING_TEXT_BYTES // 100_000)
 

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.local_stages import analyze_here
 from tests.spark.random_captures import blocks_of, conversations, record, without_spark
 
-from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.capture import CaptureLimits, FileRange
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.sources import LostInput
 from polymux.core.errors import CaptureUnavailable, PolymuxError
 from polymux.spark.batch.analyze_stage import (
-    FewNames,
     StageResult,
-    analyze_task,
     plan_analyze_tasks,
 )
 from polymux.spark.batch.index_stage import IndexSpan, index_task, plan_index_tasks
@@ -63,11 +61,7 @@ def indexed(captures: list[Path], staging: Path) -> IndexTotals:
 
 def analyzed(totals: IndexTotals, staging: Path) -> StageResult:
     """The analyze stage, in this process."""
-    done = StageResult()
-    run = analyze_task(FewNames(totals.names), str(staging), AnalysisOptions(), CaptureLimits())
-    for task in plan_analyze_tasks(totals, 1, 20_000):
-        done.add(run(task))
-    return done
+    return analyze_here(totals, staging, plan_analyze_tasks(totals, 1, 20_000))
 
 
 def removed(capture: Path, material: Path) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
+from tests.spark.local_stages import analyze_here
 from tests.spark.object_store import ObjectStore
 from tests.spark.random_captures import conversations, record, without_spark
 
-from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.capture import CaptureLimits
 from polymux.capture.io.discovery import find_inputs
@@ -19,9 +19,7 @@ from polymux.capture.io.sources import LostInput
 from polymux.core.errors import CaptureUnavailable
 from polymux.spark.batch import capture_copies
 from polymux.spark.batch.analyze_stage import (
-    FewNames,
     StageResult,
-    analyze_task,
     plan_analyze_tasks,
 )
 from polymux.spark.batch.index_stage import index_task, plan_index_tasks
@@ -66,15 +64,11 @@ def stored_bytes(material: Path) -> int:
 def run(paths: list[str], staging: Path, target: int) -> tuple[IndexTotals, StageResult, int]:
     """Both stages in this process; also returns the number of analyze tasks."""
     staging.mkdir()
-    totals, done = IndexTotals(), StageResult()
+    totals = IndexTotals()
     for spans in plan_index_tasks(find_inputs(paths), 1, target):
         totals.add(IndexResult.unpack(index_task(str(staging), CaptureLimits())(spans)))
     tasks = plan_analyze_tasks(totals, 1, target)
-    names = FewNames(totals.names)
-    task = analyze_task(names, str(staging), AnalysisOptions(), CaptureLimits())
-    for selection in tasks:
-        done.add(task(selection))
-    return totals, done, len(tasks)
+    return totals, analyze_here(totals, staging, tasks), len(tasks)
 
 
 def test_a_capture_is_fetched_and_decompressed_once_whatever_the_number_of_tasks(
@@ -112,10 +106,8 @@ def test_without_room_for_copies_the_captures_are_read_again(
     data[-50:] = bytes(50)
     (tmp_path / "changed").write_bytes(data)
     store.put("day/2.pcapng", tmp_path / "changed")
-    names = FewNames(totals.names)
-    task = analyze_task(names, str(staging), AnalysisOptions(), CaptureLimits())
     with pytest.raises(LostInput, match=r"2\.pcapng.*has changed since it was indexed"):
-        [task(selection) for selection in plan_analyze_tasks(totals, 1)]
+        analyze_here(totals, staging, plan_analyze_tasks(totals, 1))
 
 
 def test_a_store_that_fails_stops_or_loses_a_file_leaves_the_old_tables_and_says_why(

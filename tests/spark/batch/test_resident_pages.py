@@ -7,7 +7,7 @@ import pytest
 from tests.spark.random_captures import conversations, record
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
-from polymux.analysis.output.parquet import COMPACT_AFTER_BYTES, TableWriter, read_table
+from polymux.analysis.output.parquet import PORTION_BYTES, TableWriter, read_table
 from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
 from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT
 from polymux.capture.io.mmap_gather import LIBC
@@ -29,18 +29,16 @@ def page_of(rows: int) -> pa.RecordBatch:
 
 
 def test_a_writer_keeps_rows_and_not_the_pages_they_came_in(tmp_path: Path) -> None:
-    batch = page_of(10)
-    assert batch.get_total_buffer_size() > 100 * batch.nbytes
+    page = page_of(10).get_total_buffer_size()
+    assert page > 100 * page_of(10).nbytes
+    assert 20 * page > 2 * (PORTION_BYTES + 2 * page)
+    before = pa.total_allocated_bytes()
     writer = TableWriter(tmp_path)
     with writer:
-        for _ in range(100):
-            writer.emit("timeline", batch)
-            file = writer.files["timeline"]
-            held = sum(
-                each.get_total_buffer_size() for each in [*file.compacted, *file.uncompacted]
-            )
-            assert held <= COMPACT_AFTER_BYTES + 2 * batch.get_total_buffer_size()
-    assert read_table(tmp_path, "timeline").num_rows == 1000
+        for _ in range(20):
+            writer.emit("timeline", page_of(10))
+            assert pa.total_allocated_bytes() - before <= PORTION_BYTES + 2 * page
+    assert read_table(tmp_path, "timeline").num_rows == 200
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 4])

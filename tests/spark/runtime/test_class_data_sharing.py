@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
+from polymux.cli.commands.doctor import doctor
 from polymux.spark.runtime import class_data_sharing as classdata
 from polymux.spark.runtime.class_data_sharing import (
     archive_path,
     create_archive,
     create_archive_in_background,
+    failure_reason,
     java_options,
 )
 from polymux.spark.runtime.java import Java, find_java
@@ -80,32 +83,49 @@ def test_an_archive_that_another_user_can_have_written_is_not_used(
     assert java_options(java) == []
 
 
-@pytest.mark.parametrize("mark", [None, "CI", "KUBERNETES_SERVICE_HOST", "file"])
-@pytest.mark.parametrize("terminal", [True, False])
-def test_unless_asked_archives_are_created_only_at_a_terminal_outside_of_containers_and_ci(
-    mark: str | None,
-    terminal: bool,
-    own_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("said", [None, "use", "off"])
+def test_no_session_creates_an_archive_unless_that_was_asked_for(
+    said: str | None, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.delenv("POLYMUX_CLASS_DATA")
-    for name in classdata.UNATTENDED_MARKS:
-        monkeypatch.delenv(name, raising=False)
-    container = tmp_path / ".dockerenv"
-    monkeypatch.setattr(classdata, "CONTAINER_FILES", (str(container),))
-    if mark == "file":
-        container.touch()
-    elif mark is not None:
-        monkeypatch.setenv(mark, "true")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    if said is None:
+        monkeypatch.delenv("POLYMUX_CLASS_DATA")
+    else:
+        monkeypatch.setenv("POLYMUX_CLASS_DATA", said)
     create_archive_in_background(find_java())
-    assert len(started) == int(terminal and mark is None)
+    assert started == []
     monkeypatch.setenv("POLYMUX_CLASS_DATA", "on")
     create_archive_in_background(find_java())
-    assert len(started) == int(terminal and mark is None) + 1
+    assert len(started) == 1
+
+
+def test_on_request_an_archive_is_created_although_training_failed_before(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYMUX_CLASS_DATA")
+    fake_training(monkeypatch, fail)
+    java = find_java()
+    assert not create_archive(java, requested=True)
+    assert failure_reason(java) == "no room"
+    fake_training(monkeypatch, lambda part: part.touch())
+    assert create_archive(java, requested=True)
+    assert failure_reason(java) == ""
+    assert java_options(java) != []
+
+
+def test_the_doctor_creates_the_archive_and_says_why_it_cannot(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_training(monkeypatch, fail)
+    refused = CliRunner().invoke(doctor, ["--class-archive"])
+    assert refused.exit_code == 1
+    assert "the archive of Spark's classes was not created: no room" in refused.output
+    fake_training(monkeypatch, lambda part: part.touch(mode=0o600))
+    made = CliRunner().invoke(doctor, ["--class-archive"])
+    assert "class archive of" in made.output
+    assert archive_path(find_java()).exists()
 
 
 def test_another_java_has_another_archive(own_cache: Path) -> None:

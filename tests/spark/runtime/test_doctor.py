@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from polymux.spark.runtime.doctor import (
     checks,
     collect_worker_facts,
 )
+from polymux.spark.runtime.stages import run_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,20 +143,31 @@ def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
     assert facts.python.startswith("3.")
 
 
-def test_workers_that_take_no_task_are_given_up_on(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never() -> object:
-        def look() -> tuple[()]:
-            import time
+def test_workers_that_take_no_task_are_given_up_on(spark: "SparkSession", tmp_path: Path) -> None:
+    """Both cores are taken by another job, until a file is there."""
+    began, end = tmp_path / "began", tmp_path / "end"
 
-            time.sleep(60)
-            return ()
+    def wait(number: int) -> None:
+        import os
+        import time
 
-        return look
+        os.mkdir(f"{began}-{number}")
+        while not os.path.exists(end):
+            time.sleep(0.05)
 
-    monkeypatch.setattr(doctor, "facts_probe", never)
-    assert collect_worker_facts(spark, timeout=0.5) == []
+    def occupy() -> None:
+        list(run_stage(spark, wait, range(2), str(tmp_path)))
+
+    thread = threading.Thread(target=occupy)
+    thread.start()
+    try:
+        while len(list(tmp_path.glob("began-*"))) < 2:
+            assert thread.is_alive()
+            time.sleep(0.02)
+        assert collect_worker_facts(spark, timeout=0.5) == []
+    finally:
+        end.touch()
+        thread.join()
 
 
 def test_a_master_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

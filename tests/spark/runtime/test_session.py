@@ -1,6 +1,7 @@
 """The shared session: its settings, and that only its owner ends it."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -133,7 +134,33 @@ def test_too_much_memory_is_refused_before_java_starts() -> None:
 
 
 def test_a_remote_client_is_told_to_unset_the_variable() -> None:
-    assert "SPARK_REMOTE is set" in refused("spark_session()", SPARK_REMOTE="sc://head:15002")
+    line = refused("spark_session('local[1]')", SPARK_REMOTE="sc://head:15002")
+    assert "SPARK_REMOTE is set" in line
+
+
+def test_a_server_of_spark_connect_that_does_not_answer_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"sc://127.0.0.1:{free.getsockname()[1]}/;token=hidden"
+        lines = [
+            refused(f"spark_session(remote={url!r})"),
+            refused("spark_session()", SPARK_REMOTE=url),
+        ]
+    for line in lines:
+        assert "no Spark Connect server answers at sc://127.0.0.1:" in line
+        assert "hidden" not in line
+
+
+@pytest.mark.parametrize("url", ["head:15002", "sc://", "http://head", "sc://head:x"])
+def test_what_is_no_server_of_spark_connect_is_refused_with_how_to_write_it(url: str) -> None:
+    with pytest.raises(PolymuxError, match=r"write sc://host:port"), spark_session(remote=url):
+        pass
+
+
+def test_a_master_and_a_server_are_not_given_together() -> None:
+    both = spark_session("local[1]", remote="sc://head:15002")
+    with pytest.raises(PolymuxError, match="give one of them"), both:
+        pass
 
 
 def test_a_java_that_does_not_start_is_quoted() -> None:

@@ -54,7 +54,7 @@ def test_a_master_that_is_not_known_is_refused_with_those_that_are(url: str) -> 
 
 
 def test_spark_connect_is_refused_with_the_way_to_have_it() -> None:
-    with pytest.raises(PolymuxError, match=r"builder\.remote"):
+    with pytest.raises(PolymuxError, match=r"--remote"):
         parse_master("sc://head:15002")
 
 

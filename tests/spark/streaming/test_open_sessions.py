@@ -29,7 +29,7 @@ from polymux.spark.streaming.micro_batches import (
     FolderFollower,
     divide_into_tasks,
 )
-from polymux.spark.streaming.offset import FilePart, FolderOffset, pack_names, unpack_names
+from polymux.spark.streaming.offset import FilePart, FolderOffset, NameRanges
 from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
 
@@ -509,26 +509,41 @@ def test_what_is_no_capture_is_a_row_once_it_does_not_change_any_more(tmp_path: 
     assert [row["status"] for row in rows] == ["unreadable", "unreadable"]
 
 
-@given(
-    st.sets(
-        st.one_of(
-            st.builds("collect-{:05}.pcapng".format, st.integers(0, 300)),
-            st.builds("{}.pcap{}".format, st.integers(0, 10**9), st.integers(0, 12)),
-            st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=9),
-        )
+NAMES = st.sets(
+    st.one_of(
+        st.builds("collect-{:05}.pcapng".format, st.integers(0, 300)),
+        st.builds("2026-11-{:02}/{:02}.pcap".format, st.integers(1, 9), st.integers(0, 5)),
+        st.builds("{}.pcap{}".format, st.integers(0, 10**9), st.integers(0, 12)),
+        st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=9),
     )
 )
+
+
+@given(NAMES)
 def test_names_are_packed_and_unpacked_without_loss(names: set[str]) -> None:
-    assert set(unpack_names(json.loads(json.dumps(pack_names(names))))) == names
+    packed = NameRanges(names)
+    assert NameRanges.unpack(json.loads(json.dumps(packed.pack()))) == packed
+    assert set(packed) == names == packed
+    assert len(packed) == len(names)
+
+
+@given(NAMES, NAMES)
+def test_ranges_of_names_are_a_set(names: set[str], others: set[str]) -> None:
+    packed = NameRanges(names)
+    assert packed.with_names(others) == NameRanges(names | others)
+    assert packed.without_names(others) == NameRanges(names - others)
+    assert [name in packed for name in others] == [name in names for name in others]
 
 
 def test_a_long_rotation_is_packed_into_a_few_bytes() -> None:
     names = {f"collect-{number:05}.pcapng" for number in range(1, 90_000)}
-    assert len(json.dumps(pack_names(names))) < 100
+    assert len(json.dumps(NameRanges(names).pack())) < 100
+    days = {f"2026/11/{day:02}/{hour:02}.pcap" for day in range(1, 31) for hour in range(24)}
+    assert len(json.dumps(NameRanges(days).pack())) < 100
 
 
 def test_a_place_is_written_down_and_read_back() -> None:
     place = FolderOffset(
-        5, {"a": (FilePart(1, 2, 3), FilePart(4, 4, 9))}, frozenset({"b-1", "b-2"})
+        5, {"a": (FilePart(1, 2, 3), FilePart(4, 4, 9))}, NameRanges({"b-1", "b-2"})
     )
     assert FolderOffset.from_dict(json.loads(json.dumps(place.to_dict()))) == place

@@ -1,12 +1,20 @@
 """`pipe`: two sessions in one process, connected without a network."""
 
-from typing import TypedDict, Unpack, overload
+from typing import Unpack, overload
 
 from polymux.aio.runtime import current_runtime
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.live.arguments import check_session_options
-from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX, session_factory
+from polymux.live.factory import (
+    MINMUX,
+    NERDBANK,
+    OMNISTREAMS,
+    STREAMUX,
+    YAMUX,
+    PipeOptions,
+    session_factory,
+)
 from polymux.live.protocols.minmux import MinmuxSession
 from polymux.live.protocols.nerdbank import NerdbankSession
 from polymux.live.protocols.omnistreams import OmnistreamsSession
@@ -15,13 +23,6 @@ from polymux.live.protocols.yamux import YamuxSession
 from polymux.live.runtime import wait_done
 from polymux.live.session.session import Session
 from polymux.live.transports.memory import join_in_memory
-
-
-class PipeOptions(TypedDict, total=False):
-    """Keyword arguments of `pipe`."""
-
-    limits: Limits | None
-    timeouts: Timeouts | None
 
 
 @overload

@@ -36,7 +36,7 @@ Invariants. Nothing here raises about the bytes it reads. A named protocol is ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from polymux.analysis.detection.other_protocols import (
@@ -52,6 +52,15 @@ from polymux.analysis.detection.sample import (
     try_protocol,
 )
 from polymux.analysis.detection.signatures import SIGNATURES, Signature
+from polymux.analysis.detection.verdict import (
+    MIN_FRAMES_WITHOUT_START,
+    MIN_SCORE,
+    Candidate,
+    Detection,
+    describe_evidence,
+    is_credible,
+    is_perfect,
+)
 from polymux.analysis.options import AUTO, AnalysisOptions, check_protocol_string, protocol_string
 from polymux.capture import TcpSession
 from polymux.core.side import ACCEPTOR, DIALER
@@ -60,41 +69,12 @@ from polymux.core.token_exchange import token_exchange_size
 from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
 from polymux.protocols.registry import PROTOCOLS, BadProtocolString, parse_protocol
 
-MIN_SCORE = 75  # percent: a session with some violations is still detected
-MIN_SCORE_WITH_MARKER = 50  # with a marker in the first bytes
-MIN_SCORE_WITHOUT_START = 97  # without the start, most bytes fit many protocols
-MIN_FRAMES_WITHOUT_START = 16
 MAX_REMEMBERED_BYTES = 2048  # of a sample whose result is kept for the next one that is equal
 MAX_REMEMBERED_SAMPLES = 256
 INCONCLUSIVE_BYTES = 64  # fewer bytes without a complete frame refute no protocol
 
 MISMATCH_PREFIX = "the bytes look like "
 """How the note of a session begins whose bytes contradict the protocol that was named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """The protocol of a session, and why.
-
-    Attributes:
-        protocol: the protocol string; None if none was detected.
-        evidence: why this protocol, or why none.
-        score: percentage of valid frames.
-        skip_bytes: bytes of each side before the first frame.
-        scores: every variant that was tried with its score, best first.
-        has_marker: the first bytes occur in no other protocol.
-        other_protocol: a well-known protocol that polymux does not decode; "" if none.
-        mismatch: the note for a session whose bytes contradict the named protocol; "" if none.
-    """
-
-    protocol: str | None
-    evidence: str
-    score: int = 0
-    skip_bytes: tuple[int, int] = (0, 0)
-    scores: tuple[tuple[str, int], ...] = ()
-    has_marker: bool = False
-    other_protocol: str = ""
-    mismatch: str = ""
 
 
 def select_protocol(
@@ -182,14 +162,6 @@ def _named_protocol(text: str, source: str, sample: SessionSample) -> Detection:
     return Detection(variant, evidence, 100, skip, mismatch=mismatch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    signature: Signature
-    trial: Trial
-    marker: str
-    score: int
-
-
 def detect(sample: SessionSample) -> Detection:
     """Detect the protocol of a sample."""
     if not sample.size:
@@ -204,14 +176,14 @@ def detect(sample: SessionSample) -> Detection:
     found = _rank_candidates(rest, SIGNATURES)
     scores = tuple((each.trial.protocol, each.score) for each in found)
     other = detect_other_protocol(rest.head(0), rest.head(1))
-    best = next((each for each in found if _is_credible(each, sample.from_start)), None)
+    best = next((each for each in found if is_credible(each, sample.from_start)), None)
     if best is not None and other and not best.marker and not best.trial.websocket_path:
         best = None  # TLS, SSH and HTTP take precedence over a chance fit
     if best is None:
         closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
         text = other or f"no protocol fits; the closest: {closest}"
         return Detection(None, text, 0, skip, scores, other_protocol=other)
-    text = f"seen: {_describe_evidence(best, skip)}"
+    text = f"seen: {describe_evidence(best, skip)}"
     protocol = best.trial.protocol
     if skip != (0, 0):
         protocol = best.signature.negotiated(protocol)
@@ -243,7 +215,7 @@ def select_variant(name: str, options: dict[str, str], sample: SessionSample) ->
         return protocol_string(name, options), f"no {signature.variant_option} fits"
     return (
         best.trial.protocol,
-        f"{signature.variant_option} found: {_describe_evidence(best, (0, 0))}",
+        f"{signature.variant_option} found: {describe_evidence(best, (0, 0))}",
     )
 
 
@@ -314,14 +286,14 @@ def _is_certain(trial: Trial, signature: Signature | None, sample: SessionSample
 
 def _rank_candidates(
     sample: SessionSample, signatures: Iterable[Signature], options: dict[str, str] | None = None
-) -> list[_Candidate]:
+) -> list[Candidate]:
     """All variants with their trials, best first.
 
     Protocols that need a proof are not tried if another candidate is perfect.
     """
     without_proof = [signature for signature in signatures if signature.proof is None]
     found = _try_signatures(sample, without_proof, options, brief=True)
-    if not any(_is_credible(each, sample.from_start) and _is_perfect(each) for each in found):
+    if not any(is_credible(each, sample.from_start) and is_perfect(each) for each in found):
         if any(each.trial.stopped_early for each in found):
             found = _try_signatures(sample, without_proof, options)
         need_proof = [signature for signature in signatures if signature.proof is not None]
@@ -335,16 +307,16 @@ def _try_signatures(
     signatures: Iterable[Signature],
     options: dict[str, str] | None,
     *,
-    others: Sequence[_Candidate] = (),
+    others: Sequence[Candidate] = (),
     brief: bool = False,
-) -> list[_Candidate]:
+) -> list[Candidate]:
     """Try each variant on a short sample, and those that fit on the full one.
 
     A protocol that needs a proof stays at the short sample if one of `others` is credible.
     `brief`: trials without a marker stop early.
     """
     short = sample.first(SHORT_SAMPLE_BYTES)
-    found: list[_Candidate] = []
+    found: list[Candidate] = []
     for signature in signatures:
         if signature.name in PROTOCOLS and (
             options is not None or _can_be_credible(sample, (signature,))
@@ -361,7 +333,7 @@ def _try_signatures(
                 for text in signature.variants(options or {})
             ]
     if short.size < sample.size:
-        credible = any(_is_credible(other, sample.from_start) for other in others)
+        credible = any(is_credible(other, sample.from_start) for other in others)
         for number, each in enumerate(found):
             if each.trial.fit <= 0.5 or (each.signature.proof is not None and credible):
                 continue
@@ -372,41 +344,9 @@ def _try_signatures(
     return found
 
 
-def _is_perfect(candidate: _Candidate) -> bool:
-    return bool(candidate.marker) or candidate.score == 100
-
-
 def _excused_rules(signature: Signature, sample: SessionSample) -> tuple[str, ...]:
     return () if sample.from_start else signature.excused_rules
 
 
-def _make_candidate(signature: Signature, marker: str, trial: Trial) -> _Candidate:
-    return _Candidate(signature, trial, marker, int(100 * trial.fit))
-
-
-def _is_credible(candidate: _Candidate, from_start: bool) -> bool:
-    valid = candidate.trial.valid_frames
-    if candidate.signature.proof is not None and not candidate.signature.proof(candidate.trial):
-        return False
-    if candidate.marker:
-        return valid >= 1 and candidate.score >= MIN_SCORE_WITH_MARKER
-    if not from_start:
-        return (
-            valid >= max(MIN_FRAMES_WITHOUT_START, candidate.signature.min_frames)
-            and candidate.score >= MIN_SCORE_WITHOUT_START
-        )
-    return valid >= candidate.signature.min_frames and candidate.score >= MIN_SCORE
-
-
-def _describe_evidence(best: _Candidate, skip_bytes: tuple[int, int]) -> str:
-    trial = best.trial
-    parts = [best.marker] if best.marker else []
-    if skip_bytes != (0, 0):
-        parts.append("multistream-select before it")
-    parts.append(f"{trial.valid_frames} of the first {trial.frame_count} frames fit")
-    if trial.violations_by_rule:
-        rule, count = trial.violations_by_rule.most_common(1)[0]
-        parts.append(f"{count} broke {rule}")
-    if best.signature.hints is not None:
-        parts += best.signature.hints(trial)
-    return "; ".join(parts)
+def _make_candidate(signature: Signature, marker: str, trial: Trial) -> Candidate:
+    return Candidate(signature, trial, marker, int(100 * trial.fit))

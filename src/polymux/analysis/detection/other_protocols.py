@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Well-known protocols that polymux does not decode, and negotiations before the first frame."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """The first bytes of a session, and trials: decoding them as a given protocol.
 
 The first batch of a session is read once, for detection and for decoding (`PeekedSession`).
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+
+from mypy_extensions import i64
 
 from polymux.analysis.detection.trial import (
     EARLY_BYTES,
@@ -19,9 +21,11 @@ from polymux.analysis.detection.trial import (
     largest_payloads,
 )
 from polymux.capture import StreamBatch, TcpSession
-from polymux.capture.tcp.reassembly import GAP, PAYLOAD
+from polymux.capture.tcp.reassembly import GAP, PAYLOAD, TcpEvents
 from polymux.core.errors import CaptureError
+from polymux.core.frames import FrameRows
 from polymux.core.observer import Observer
+from polymux.core.rules import Severity
 from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
@@ -46,31 +50,36 @@ def may_begin_client_hello(head: bytes) -> bool:
     return bool(head)
 
 
-@dataclass(frozen=True)
 class SessionSample:
     """The first bytes of a session, up to the first gap, as pieces (side, bytes, timestamp).
 
-    `from_start`: the start of the connection was captured, so that byte 0 begins a frame.
+    `from_start`: the start of the connection was captured, so that byte 0 begins a frame. `size` is
+    the total number of bytes. Samples are equal if both are.
     """
 
-    pieces: tuple[SamplePiece, ...]
-    from_start: bool = True
+    def __init__(self, pieces: tuple[SamplePiece, ...], from_start: bool = True) -> None:
+        self.pieces = pieces
+        self.from_start = from_start
+        heads: tuple[list[bytes], list[bytes]] = ([], [])
+        size = 0
+        for side, data, _ in pieces:
+            heads[side].append(data)
+            size += len(data)
+        self.size: int = size
+        self._dialer_head = b"".join(heads[0])
+        self._acceptor_head = b"".join(heads[1])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SessionSample):
+            return NotImplemented
+        return self.pieces == other.pieces and self.from_start == other.from_start
+
+    def __hash__(self) -> int:
+        return hash((self.pieces, self.from_start))
 
     def head(self, side: int) -> bytes:
         """The first bytes of one side."""
-        return self._heads[side]
-
-    @cached_property
-    def _heads(self) -> tuple[bytes, bytes]:
-        heads: tuple[list[bytes], list[bytes]] = ([], [])
-        for side, data, _ in self.pieces:
-            heads[side].append(data)
-        return b"".join(heads[0]), b"".join(heads[1])
-
-    @cached_property
-    def size(self) -> int:
-        """Total number of bytes."""
-        return sum(len(data) for _, data, _ in self.pieces)
+        return self._dialer_head if side == 0 else self._acceptor_head
 
     def first(self, max_bytes: int) -> SessionSample:
         """The first `max_bytes` bytes of the sample."""
@@ -114,14 +123,19 @@ def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> Sess
 
 def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) -> int:
     """Append at most `remaining` bytes of a batch. Return how many are left; 0 after a gap."""
-    start = 0
-    for n in range(batch.count):
-        kind, size = batch.kind[n], batch.size[n]
+    return int(_add_pieces(pieces, batch.events, batch.data, remaining))
+
+
+def _add_pieces(pieces: list[SamplePiece], events: TcpEvents, data: bytes, remaining: i64) -> i64:
+    start: i64 = 0
+    for n in range(events.count):
+        kind = events.kind[n]
         if kind == GAP:
             return 0
         if kind == PAYLOAD:
-            data = batch.data[start : start + min(size, remaining)]
-            pieces.append((int(batch.side[n]), data, int(batch.timestamp[n])))
+            size = events.size[n]
+            stop = start + size if size < remaining else start + remaining
+            pieces.append((int(events.side[n]), data[start:stop], int(events.timestamp[n])))
             start += size
             remaining -= size
             if remaining <= 0:
@@ -154,6 +168,13 @@ class PeekedSession:
                 self._session
             )  # read again: a batch of many small packets is too short
         return SessionSample(tuple(pieces), self._session.saw_syn)
+
+    def only_batch(self) -> StreamBatch | None:
+        """The first batch if it has all bytes of the session, None otherwise."""
+        if len(self._first) != 1:
+            return None
+        first = self._first[0]
+        return first if sum(self._session.reassembled_bytes) == len(first.data) else None
 
     def batches(self) -> Iterator[StreamBatch]:
         """All batches, once; none is kept."""
@@ -211,27 +232,58 @@ def try_protocol(
     feed.feed(sample.pieces, step)
     observer.decide_boundaries()
     assert observer.rows is not None
-    largest, invalid_bytes = (0, 0), 0
-    for batch in observer.rows.take():
-        first, second = largest_payloads(batch)
-        largest = (max(largest[0], first), max(largest[1], second))
-        if feed.violating_frames:
-            invalid_bytes += feed.violating_bytes(batch)
-    trial = Trial(
-        protocol,
-        violations_by_rule=Counter(feed.violations_by_rule),
-        stopped_early=feed.stopped_early,
-    )
+    batches = observer.rows.take()
+    invalid_bytes = 0
+    if feed.violating_frames:
+        for batch in batches:
+            invalid_bytes += int(feed.violating_bytes(batch))
+    trial = _trial_of(protocol, observer, batches, observer.take_removed_streams())
+    trial.violations_by_rule = Counter(feed.violations_by_rule)
+    trial.stopped_early = feed.stopped_early
+    trial.valid_frames = max(0, trial.frame_count - len(feed.violating_frames))
     connection = observer.connection
     for direction in (connection.dialer, connection.acceptor):
         invalid_bytes += int(direction.undecoded_bytes)
         trial.decode_error = trial.decode_error or direction.stop_reason
-    trial.frame_count = frame_count(observer)
-    trial.valid_frames = max(0, trial.frame_count - len(feed.violating_frames))
-    trial.explained_share = max(0.0, 1 - invalid_bytes / max(1, feed.bytes_fed))
+    trial.explained_share = max(0.0, 1 - invalid_bytes / max(1, int(feed.bytes_fed)))
+    return trial
+
+
+def perfect_trial(protocol: str, observer: Observer, batches: Sequence[FrameRows]) -> Trial | None:
+    """What `try_protocol` returns for a sample that an observer has decoded without any violation.
+
+    None if there was a violation, or decoding stopped. The observer goes on as if this had not been
+    called.
+
+    Args:
+        protocol: the protocol string of the observer's protocol.
+        observer: has been fed the whole sample, from the start of the connection, and not finished.
+        batches: the rows that it has written.
+    """
+    connection = observer.connection
+    if connection.dialer.stop_reason or connection.acceptor.stop_reason:
+        return None
+    for violation in connection.violations:
+        if violation.rule.severity is not Severity.NOTE:
+            return None
+    done = observer.finished_streams()
+    trial = _trial_of(protocol, observer, batches, done)
+    trial.valid_frames = trial.frame_count
+    trial.explained_share = 1.0
+    return trial
+
+
+def _trial_of(
+    protocol: str, observer: Observer, batches: Sequence[FrameRows], removed: list[StreamState]
+) -> Trial:
+    """A trial with all but what depends on violations. `removed` streams come before the others."""
+    largest = (0, 0)
+    for batch in batches:
+        first, second = largest_payloads(batch)
+        largest = (max(largest[0], first), max(largest[1], second))
+    trial = Trial(protocol, int(frame_count(observer)))
     trial.largest_payloads = largest
-    streams = observer.protocol.streams
-    trial.streams = [*observer.take_removed_streams(), *streams.all()]
+    trial.streams = [*removed, *observer.protocol.streams.all()]
     trial.dialect_evidence = observer.protocol.dialect_evidence()
     trial.websocket_path = observer.websocket.path if observer.websocket is not None else ""
     return trial

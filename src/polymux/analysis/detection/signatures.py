@@ -1,3 +1,4 @@
+# mypyc: compiled
 """What detection knows of each protocol: variants, markers, minimum frames and hints.
 
 A signature says which variants to try, which first bytes occur only in this protocol (the marker),
@@ -102,6 +103,8 @@ def _streamux_marker(sample: SessionSample) -> str:
 
 
 def _omnistreams_marker(sample: SessionSample) -> str:
+    if not sample.head(0).startswith(b"GET "):
+        return ""
     upgrade = detect_upgrade(sample.head(0), sample.head(1))
     if upgrade.outcome == IS_UPGRADE and upgrade.path.rstrip("/").endswith("/omnistreams"):
         return "a WebSocket upgrade for /omnistreams"

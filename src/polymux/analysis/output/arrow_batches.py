@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from polymux.analysis.output.row_columns import (
     SharedTimelineRows,
     TimelineColumns,
 )
-from polymux.analysis.output.row_sink import TableColumns
+from polymux.analysis.output.row_sink import Row
 from polymux.analysis.schema.tables import SIDES, TABLES, VERDICTS
 from polymux.capture.packets.file_summary import FileSummary
 from polymux.core.errors import MissingExtra
@@ -35,6 +35,7 @@ try:
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
+TableColumns = Mapping[str, Sequence[Any]]  # by the name of the column
 SMALL_ARRAY_LENGTH: Final = 64  # up to this length a Python loop is faster than a pyarrow call
 # Type codes of the module `array`: signed, unsigned.
 _TYPECODES_BY_BIT_WIDTH: Final = {32: ("i", "I"), 64: ("q", "Q")}
@@ -213,6 +214,12 @@ def make_batch(table: str, columns: TableColumns) -> pa.RecordBatch:
         values = columns[field.name]
         arrays.append(values if isinstance(values, pa.Array) else make_array(values, field.type))
     return pa.record_batch(arrays, schema=schema)
+
+
+def rows_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
+    """A batch of a table from at least one row."""
+    names = TABLES[table].column_names()
+    return make_batch(table, dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
 def captures_batch(summaries: Iterable[FileSummary]) -> pa.RecordBatch:

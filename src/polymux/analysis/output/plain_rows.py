@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from polymux.analysis.output.row_columns import FramePage, TimelineRows
-from polymux.analysis.output.row_sink import RowSink, TableColumns
+from polymux.analysis.output.row_sink import Row, RowSink
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.core.protocol import Protocol
@@ -49,6 +49,7 @@ class PlainRows(RowSink):
             raise MissingExtra("captures", "analysing captures")
         self._emit_rows = emit
         self._columns = columns or {}
+        self._chosen: dict[str, list[tuple[str, int, bool]]] = {}
 
     def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
         return
@@ -56,14 +57,23 @@ class PlainRows(RowSink):
     def add_timeline(self, rows: TimelineRows, session_id: str) -> None:
         return
 
-    def add(self, table: str, columns: TableColumns) -> None:
-        names = self._columns.get(table) or TABLES[table].column_names()
-        times = _TIMES[table]
-        values = [
-            [us if us is None else EPOCH + timedelta(microseconds=us) for us in columns[name]]
-            if name in times
-            else columns[name]
-            for name in names
-        ]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-        self._emit_rows(table, rows)
+    def add(self, table: str, rows: Sequence[Row]) -> None:
+        chosen = self._chosen.get(table)
+        if chosen is None:
+            chosen = self._chosen[table] = self._choose_columns(table)
+        found: list[dict[str, Any]] = []
+        for row in rows:
+            values: dict[str, Any] = {}
+            for name, position, is_time in chosen:
+                value: Any = row[position]
+                if is_time and value is not None:
+                    value = EPOCH + timedelta(microseconds=value)
+                values[name] = value
+            found.append(values)
+        self._emit_rows(table, found)
+
+    def _choose_columns(self, table: str) -> list[tuple[str, int, bool]]:
+        """The columns that are passed on: name, position, and whether it is a timestamp."""
+        all_names, times = TABLES[table].column_names(), _TIMES[table]
+        names = self._columns.get(table) or all_names
+        return [(name, all_names.index(name), name in times) for name in names]

@@ -7,13 +7,13 @@ becomes a batch by itself, without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from polymux.analysis.output.arrow_batches import (
     frames_batch,
     kind_names,
-    make_batch,
+    rows_batch,
     timeline_batch,
 )
 from polymux.analysis.output.row_columns import (
@@ -22,7 +22,7 @@ from polymux.analysis.output.row_columns import (
     SharedTimelineRows,
     TimelineRows,
 )
-from polymux.analysis.output.row_sink import RowSink, TableColumns
+from polymux.analysis.output.row_sink import Row, RowSink
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 
@@ -45,7 +45,7 @@ class RowBatcher(RowSink):
         self._batch_rows = batch_rows
         self._frames = FrameBatcher(emit, batch_rows)
         self._timeline = SharedTimelineRows()
-        self._pending: dict[str, dict[str, list[Any]]] = {}
+        self._pending: dict[str, list[Row]] = {}
         self._pending_text_bytes: dict[str, int] = {}
 
     def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
@@ -60,20 +60,12 @@ class RowBatcher(RowSink):
         ):
             self._flush_timeline()
 
-    def add(self, table: str, columns: TableColumns) -> None:
-        size = _text_size(table, columns)
-        pending = self._pending.get(table)
-        if pending is None:
-            if self._is_full(columns, size):
-                self._emit(table, make_batch(table, columns))
-                return
-            self._pending[table] = {name: list(values) for name, values in columns.items()}
-            self._pending_text_bytes[table] = size
-            return
-        for name, values in columns.items():
-            pending[name] += values
-        self._pending_text_bytes[table] += size
-        if self._is_full(pending, self._pending_text_bytes[table]):
+    def add(self, table: str, rows: Sequence[Row]) -> None:
+        pending = self._pending.setdefault(table, [])
+        pending += rows
+        size = self._pending_text_bytes.get(table, 0) + _text_size(table, rows)
+        self._pending_text_bytes[table] = size
+        if size >= MAX_PENDING_TEXT_BYTES or len(pending) >= self._batch_rows:
             self._flush_table(table)
 
     def flush(self) -> None:
@@ -85,24 +77,21 @@ class RowBatcher(RowSink):
         self._frames.flush()
 
     def _flush_table(self, table: str) -> None:
-        self._emit(table, make_batch(table, self._pending.pop(table)))
+        self._pending_text_bytes[table] = 0
+        self._emit(table, rows_batch(table, self._pending.pop(table)))
 
     def _flush_timeline(self) -> None:
         self._emit("timeline", timeline_batch(self._timeline))
         self._timeline = SharedTimelineRows()
 
-    def _is_full(self, columns: TableColumns, text_bytes: int) -> bool:
-        return (
-            text_bytes >= MAX_PENDING_TEXT_BYTES
-            or len(next(iter(columns.values()))) >= self._batch_rows
-        )
 
-
-def _free_text_columns(*column_types: ColumnType) -> dict[str, list[str]]:
-    """Columns of these types that may hold any text, by table."""
+def _free_text_columns(*column_types: ColumnType) -> dict[str, list[int]]:
+    """The positions of the columns of these types that may hold any text, by table."""
     return {
         table.name: [
-            c.name for c in table.columns if c.type in column_types and not c.allowed_values
+            n
+            for n, c in enumerate(table.columns)
+            if c.type in column_types and not c.allowed_values
         ]
         for table in TABLES.values()
     }
@@ -112,16 +101,18 @@ _TEXT_COLUMNS: Final = _free_text_columns(ColumnType.TEXT, ColumnType.BINARY)
 _TEXT_LIST_COLUMNS: Final = _free_text_columns(ColumnType.TEXT_LIST)
 
 
-def _text_size(table: str, columns: TableColumns) -> int:
-    """Approximate size of the texts in these columns."""
+def _text_size(table: str, rows: Sequence[Sequence[Any]]) -> int:
+    """Approximate size of the texts in these rows."""
     size = 0
-    for name in _TEXT_COLUMNS[table]:
-        for text in columns[name]:
-            if text is not None:
+    positions, list_positions = _TEXT_COLUMNS[table], _TEXT_LIST_COLUMNS[table]
+    for row in rows:
+        for n in positions:
+            text = row[n]
+            if text:
                 size += len(text)
-    for name in _TEXT_LIST_COLUMNS[table]:
-        for texts in columns[name]:
-            size += sum(map(len, texts or ()))
+        for n in list_positions:
+            for text in row[n] or ():
+                size += len(text)
     return size
 
 

@@ -2,8 +2,8 @@
 """Rows of the tables as columns in memory, before they become Arrow arrays (`arrow_batches`).
 
 `frames` and `timeline` rows are columns of native integers; several short sessions share a page
-of them. `streams` and `content` rows are lists. Streams are named by labels, which are dictionary
-encoded (`StringDictionary`).
+of them. The row of a stream is a list, those of `content` are columns of lists. Streams are named
+by labels, which are dictionary encoded (`StringDictionary`).
 
 Arrow refers to the integers in place; `FrameColumns` and `TimelineColumns` add the buffers it
 needs besides: 32-bit dictionary indices and validity bitmaps. Interpreted code passes whole pages
@@ -17,7 +17,7 @@ from librt.strings import BytesWriter
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, u8
 
-from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, side_name
+from polymux.analysis.tracking.stream_tracker import StreamTracker, side_name
 from polymux.core.frames import FrameRows
 from polymux.core.protocol import Protocol
 from polymux.core.side import ACCEPTOR, DIALER
@@ -237,92 +237,89 @@ def validity_bitmap(column: vec[i64], rows: i64) -> bytes:
     return out.getvalue()
 
 
-class HalfColumns:
-    """The columns that exist once for each side; None is null."""
+def stream_row(
+    session_id: str,
+    protocol: Protocol,
+    stream: StreamState,
+    tracker: StreamTracker,
+    ending: str,
+    rtt_ns: i64,
+) -> list[object]:
+    """The row of a stream in `streams`; `rtt_ns` is its session's round trip, 0 or less if unknown.
 
-    def __init__(self) -> None:
-        self.bytes: list[int] = []
-        self.units: list[int] = []
-        self.frames: list[int] = []
-        self.ended: list[str | None] = []
-        self.credit_granted: list[int | None] = []
-        self.peak_in_flight_bytes: list[int | None] = []
-        self.window_bytes: list[int | None] = []
-        self.window_limit_bps: list[int | None] = []
-        self.throughput_bps: list[int | None] = []
-        self.stalled_us: list[int] = []
-        self.hol_blocked_us: list[int] = []
-        self.blocked_us: list[int | None] = []
-        self.first_at: list[int | None] = []
-        self.last_at: list[int | None] = []
+    `ending` is the stream's (`Protocol.ending`).
+    """
+    stream_id: int = stream.stream_id
+    one = stream.dialer
+    two = stream.acceptor
+    tracked = tracker.dialer
+    tracked_too = tracker.acceptor
+    return [
+        session_id,
+        tracker.label,
+        nullable_side_name(stream.opener),
+        stream_id if stream_id >= 0 else stream_id + ID_MODULUS,
+        int(stream.incarnation),
+        decoded_text(stream.name),
+        stream.name,
+        timestamp_us(stream.opened_at),
+        timestamp_us(stream.accepted_at),
+        timestamp_us(stream.closed_at),
+        ending,
+        nullable_side_name(stream.reset_by),
+        decoded_text(stream.error),
+        int(one.content_bytes),
+        int(two.content_bytes),
+        int(one.content_units),
+        int(two.content_units),
+        int(one.frames),
+        int(two.frames),
+        half_ending(one),
+        half_ending(two),
+        total_credit(one),
+        total_credit(two),
+        one.peak_in_flight if one.window >= 0 else None,
+        two.peak_in_flight if two.window >= 0 else None,
+        blocked_us(one),
+        blocked_us(two),
+        timestamp_us(tracked.first_at),
+        timestamp_us(tracked_too.first_at),
+        timestamp_us(tracked.last_at),
+        timestamp_us(tracked_too.last_at),
+        min(one.window, MAX_INT64) if one.window > 0 else None,
+        min(two.window, MAX_INT64) if two.window > 0 else None,
+        bits_per_second(one.window, rtt_ns) if one.window > 0 else None,
+        bits_per_second(two.window, rtt_ns) if two.window > 0 else None,
+        bits_per_second(one.content_bytes, tracked.last_at - tracked.first_at),
+        bits_per_second(two.content_bytes, tracked_too.last_at - tracked_too.first_at),
+        int(tracked.stalled_ns // 1000),
+        int(tracked_too.stalled_ns // 1000),
+        int(tracked.hol_blocked_ns // 1000),
+        int(tracked_too.hol_blocked_ns // 1000),
+    ]
 
-    def add(self, half: HalfStream, tracker: HalfTracker, rtt_ns: i64) -> None:
-        self.bytes.append(int(half.content_bytes))
-        self.units.append(int(half.content_units))
-        self.frames.append(int(half.frames))
-        if half.state == OPEN:
-            self.ended.append(None)
-        else:
-            self.ended.append("aborted" if half.state == ABORTED else "ended")
-        if half.credit_granted >= 0:
-            self.credit_granted.append(
-                half.credit_granted if half.credit_granted < MAX_DECIMAL20 else MAX_DECIMAL20
-            )
-            self.blocked_us.append(int(half.blocked_ns // 1000))
-        else:
-            self.credit_granted.append(None)
-            self.blocked_us.append(None)
-        self.peak_in_flight_bytes.append(half.peak_in_flight if half.window >= 0 else None)
-        window: int = half.window
-        self.window_bytes.append(min(window, MAX_INT64) if window > 0 else None)
-        self.window_limit_bps.append(bits_per_second(window, rtt_ns) if window > 0 else None)
-        self.throughput_bps.append(
-            bits_per_second(half.content_bytes, tracker.last_at - tracker.first_at)
-        )
-        self.stalled_us.append(int(tracker.stalled_ns // 1000))
-        self.hol_blocked_us.append(int(tracker.hol_blocked_ns // 1000))
-        self.first_at.append(timestamp_us(tracker.first_at))
-        self.last_at.append(timestamp_us(tracker.last_at))
+
+def decoded_text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
 
 
-class StreamColumns:
-    """The columns of `row_count` streams."""
+def half_ending(half: HalfStream) -> str | None:
+    """How a side ended its half; None if it has not."""
+    if half.state == OPEN:
+        return None
+    return "aborted" if half.state == ABORTED else "ended"
 
-    def __init__(self) -> None:
-        self.row_count: i64 = 0
-        self.stream: list[str] = []
-        self.opener: list[str | None] = []
-        self.stream_id: list[int] = []
-        self.incarnation: list[int] = []
-        self.name: list[bytes | None] = []
-        self.opened_at: list[int | None] = []
-        self.accepted_at: list[int | None] = []
-        self.closed_at: list[int | None] = []
-        self.ending: list[str] = []
-        self.reset_by: list[str | None] = []
-        self.error: list[bytes | None] = []
-        self.dialer: HalfColumns = HalfColumns()
-        self.acceptor: HalfColumns = HalfColumns()
 
-    def add(
-        self, protocol: Protocol, stream: StreamState, tracker: StreamTracker, rtt_ns: i64
-    ) -> None:
-        """Add a stream; `rtt_ns` is its session's round trip, 0 or less if unknown."""
-        stream_id: int = stream.stream_id
-        self.row_count += 1
-        self.stream.append(tracker.label)
-        self.opener.append(nullable_side_name(stream.opener))
-        self.stream_id.append(stream_id if stream_id >= 0 else stream_id + ID_MODULUS)
-        self.incarnation.append(int(stream.incarnation))
-        self.name.append(stream.name)
-        self.opened_at.append(timestamp_us(stream.opened_at))
-        self.accepted_at.append(timestamp_us(stream.accepted_at))
-        self.closed_at.append(timestamp_us(stream.closed_at))
-        self.ending.append(protocol.ending(stream))
-        self.reset_by.append(nullable_side_name(stream.reset_by))
-        self.error.append(stream.error)
-        self.dialer.add(stream.dialer, tracker.dialer, rtt_ns)
-        self.acceptor.add(stream.acceptor, tracker.acceptor, rtt_ns)
+def total_credit(half: HalfStream) -> int | None:
+    """All credit granted to a side; None if the protocol has none."""
+    if half.credit_granted < 0:
+        return None
+    return half.credit_granted if half.credit_granted < MAX_DECIMAL20 else MAX_DECIMAL20
+
+
+def blocked_us(half: HalfStream) -> int | None:
+    """The time a side had no credit; None if the protocol has none."""
+    return int(half.blocked_ns // 1000) if half.credit_granted >= 0 else None
 
 
 def timestamp_us(timestamp: i64) -> int | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from polymux.analysis.output.row_columns import FramePage, TimelineRows
 from polymux.core.protocol import Protocol
 
-TableColumns = Mapping[str, Sequence[Any]]  # rows as lists, by the name of their column
+Row = Sequence[object]  # the values of a row, in the order of the table's columns
 
 
 class RowSink(ABC):
@@ -24,5 +23,5 @@ class RowSink(ABC):
         """Add the next rows of a session's timeline."""
 
     @abstractmethod
-    def add(self, table: str, columns: TableColumns) -> None:
-        """Add rows of any other table, as columns."""
+    def add(self, table: str, rows: Sequence[Row]) -> None:
+        """Add rows of any other table. Timestamps are microseconds."""

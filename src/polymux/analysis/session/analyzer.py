@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Analyze one captured session: decode, validate and measure it, and emit the rows of its tables.
 
 `ls` on a laptop and a Spark task run the same code. Batches are emitted as they fill, so memory
@@ -6,13 +7,14 @@ does not grow with the length of the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.confirmation import Expectation, confirm, expect, remember
+from polymux.analysis.detection.detector import select_protocol
 from polymux.analysis.detection.sample import PeekedSession, SessionSample, may_begin_client_hello
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.row_columns import ContentCollector
 from polymux.analysis.output.row_sink import RowSink
@@ -24,7 +26,7 @@ from polymux.analysis.tracking.missing_content import MissingContent, MissingRan
 from polymux.analysis.tracking.session_tracker import SessionTracker
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
-from polymux.capture import FlowRefs, TcpSession, sessions_of
+from polymux.capture import FlowRefs, StreamBatch, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.flows import DEFAULT_SENSOR
 from polymux.capture.tcp.sessions import BATCH_BYTES, ReadAt
@@ -48,10 +50,10 @@ _SESSION_COLUMNS = TABLES["sessions"].column_names()
 _session_values = attrgetter(*_SESSION_COLUMNS)
 _REQUEST_REPLY_KINDS = {"Request", "Reply"}
 _has_requests: dict[str, bool] = {}  # by the name of the protocol
+_TRIAL_VANTAGE = "middle"  # of the observers of `detection`
 _STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a kind of frame that is content without a stream
 
 
-@dataclass(slots=True)
 class SessionSummary:
     """A row of the `sessions` table as plain values, and the totals that commands print.
 
@@ -62,51 +64,69 @@ class SessionSummary:
     `conflict` says that bytes were captured twice with different content, "" if they were not.
     """
 
-    session_id: str
-    capture: list[str]
-    protocol: str | None
-    version: str | None
-    dialect: str | None
-    evidence: str | None
-    vantage: str
-    dialer: str
-    acceptor: str
-    started_at: int
-    ended_at: int
-    frames: int = 0
-    streams: int = 0
-    bytes_dialer: int = 0
-    bytes_acceptor: int = 0
-    payload_bytes_dialer: int = 0
-    payload_bytes_acceptor: int = 0
-    missing_bytes_dialer: int = 0
-    missing_bytes_acceptor: int = 0
-    undecoded_bytes_dialer: int = 0
-    undecoded_bytes_acceptor: int = 0
-    overhead_bytes_dialer: int = 0
-    overhead_bytes_acceptor: int = 0
-    violations: int = 0
-    ending: str = "unknown"
-    note: str | None = None
-    tls: str | None = None
-    server_name: str | None = None
-    alpn: str | None = None
-    tls_records: int | None = None
-    tls_unopened: int | None = None
-    tls_handshake_us: int | None = None
-    rtt_us: int | None = None
-    sensor: str = DEFAULT_SENSOR
-    connection_id: str | None = None
-    balanced: bool = True
-    findings: int = 0
-    stalls: int = 0
-    unfinished: int = 0
-    read_error: str = ""
-    conflict: str = ""
+    def __init__(
+        self,
+        session_id: str,
+        capture: list[str],
+        protocol: str | None,
+        version: str | None,
+        dialect: str | None,
+        evidence: str | None,
+        vantage: str,
+        dialer: str,
+        acceptor: str,
+        started_at: int,
+        ended_at: int,
+    ) -> None:
+        self.session_id = session_id
+        self.capture = capture
+        self.protocol = protocol
+        self.version = version
+        self.dialect = dialect
+        self.evidence = evidence
+        self.vantage = vantage
+        self.dialer = dialer
+        self.acceptor = acceptor
+        self.started_at = started_at
+        self.ended_at = ended_at
+        self.frames: int = 0
+        self.streams: int = 0
+        self.bytes_dialer: int = 0
+        self.bytes_acceptor: int = 0
+        self.payload_bytes_dialer: int = 0
+        self.payload_bytes_acceptor: int = 0
+        self.missing_bytes_dialer: int = 0
+        self.missing_bytes_acceptor: int = 0
+        self.undecoded_bytes_dialer: int = 0
+        self.undecoded_bytes_acceptor: int = 0
+        self.overhead_bytes_dialer: int = 0
+        self.overhead_bytes_acceptor: int = 0
+        self.violations: int = 0
+        self.ending: str = "unknown"
+        self.note: str | None = None
+        self.tls: str | None = None
+        self.server_name: str | None = None
+        self.alpn: str | None = None
+        self.tls_records: int | None = None
+        self.tls_unopened: int | None = None
+        self.tls_handshake_us: int | None = None
+        self.rtt_us: int | None = None
+        self.sensor: str = DEFAULT_SENSOR
+        self.connection_id: str | None = None
+        self.balanced: bool = True
+        self.findings: int = 0
+        self.stalls: int = 0
+        self.unfinished: int = 0
+        self.read_error: str = ""
+        self.conflict: str = ""
 
     def row(self) -> dict[str, object]:
         """The columns of the table."""
         return dict(zip(_SESSION_COLUMNS, _session_values(self), strict=True))
+
+    def values(self) -> list[object]:
+        """The columns of the table, in their order."""
+        return list(_session_values(self))
 
 
 Progress = Callable[[int], None]
@@ -170,6 +190,9 @@ def analyze_session_steps(
     the summary.
     """
     batcher = batcher or _unbatched(emit)
+    expected: Expectation | None = None
+    decoding: Decoding | None = None
+    detection: Detection | None = None
     try:
         session.scan_packets()
         conflict = _describe_conflicts(session)
@@ -180,9 +203,31 @@ def analyze_session_steps(
         opened = _open_tls(peeked, sample, options)
         if opened is not None:
             sample = opened.sample()
-        detection = _detect_protocol(session, options, sample, opened)
+        elif not conflict:
+            whole = _confirmable_batch(session, peeked, sample)
+            if whole is not None:
+                expected = expect(session, options, sample)
+                if expected is not None and expected.protocol:
+                    decoding = _start_decoding(
+                        session, None, expected.protocol, (0, 0), options, on_missing is not None
+                    )
+                    decoding.tracker.feed(whole.events, whole.data)
+                    detection = confirm(
+                        expected, sample, decoding.observer, decoding.tracker.frame_rows()
+                    )
+                    if detection is None:
+                        decoding.release()
+                        decoding = None
+        if detection is None:
+            detection = _detect_protocol(session, options, sample, opened)
+            if expected is not None:
+                remember(expected, detection)
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
+    if options.only_protocols and _protocol_name(detection) not in options.only_protocols:
+        if decoding is not None:
+            decoding.release()
+        return _initial_summary(session, detection)
     if on_start is not None and detection.mismatch:
         on_start(_initial_summary(session, detection))
     if detection.protocol is None:
@@ -197,16 +242,28 @@ def analyze_session_steps(
             summary = _initial_summary(session, detection)
             _complete_summary(summary, session, decoded, None)
         else:
+            is_fed = decoding is not None
+            if decoding is None:
+                decoding = _start_decoding(
+                    session,
+                    opened.layer if opened is not None else None,
+                    detection.protocol,
+                    detection.skip_bytes,
+                    options,
+                    on_missing is not None,
+                )
+                if detection.mismatch or conflict:
+                    decoding.observer.mark_uncertain()
             summary = yield from _decode_session(
                 session,
-                peeked,
-                opened,
+                peeked.batches() if opened is None else opened.batches(session.ended_at),
+                decoding,
+                is_fed,
                 detection,
                 options,
                 emit,
                 batcher,
                 on_missing,
-                bool(conflict),
                 key,
             )
     if conflict:
@@ -250,24 +307,57 @@ def _detect_protocol(
     return select_protocol(session, options, sample)
 
 
-def _decode_session(
+class Decoding:
+    """The decoding of one session. `layer` is None if the session is not inside TLS."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        tracker: SessionTracker,
+        layer: TlsLayer | None,
+    ) -> None:
+        self.observer = observer
+        self.tracker = tracker
+        self.layer = layer
+
+    def release(self) -> None:
+        """Break the cycle of references between both, so that they are freed at once."""
+        self.observer.connection.sink = NullSink()
+
+
+def _confirmable_batch(
+    session: TcpSession, peeked: PeekedSession, sample: SessionSample
+) -> StreamBatch | None:
+    """The only batch of a session whose verdict can be confirmed by decoding it, None for others.
+
+    The sample must have all its bytes, and the session must be seen as a trial sees it.
+    """
+    if (
+        not session.saw_syn
+        or not session.ordered
+        or session.unseen_side is not None
+        or sample.size == 0
+        or session.missing_bytes != (0, 0)
+        or session.vantage_hint not in (None, _TRIAL_VANTAGE)
+    ):
+        return None
+    batch = peeked.only_batch()
+    return batch if batch is not None and len(batch.data) == sample.size else None
+
+
+def _start_decoding(
     session: TcpSession,
-    peeked: PeekedSession,
-    opened: OpenedSession | None,
-    detection: Detection,
+    layer: TlsLayer | None,
+    protocol_text: str,
+    skip_bytes: tuple[int, int],
     options: AnalysisOptions,
-    emit: Emit,
-    batcher: RowSink,
-    on_missing: OnMissing | None,
-    has_conflicts: bool,
-    key: PacketKey | None,
-) -> Steps:
-    assert detection.protocol is not None  # the caller checked it
-    layer = opened.layer if opened is not None else None
-    summary = _initial_summary(session, detection)
-    vantage = Vantage[summary.vantage.upper()]
+    wants_missing: bool,
+) -> Decoding:
+    """The observer and tracker of a session, in the state in which its analysis begins."""
     protocol = create(
-        detection.protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage
+        protocol_text,
+        Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED),
+        Vantage[_vantage_of(session).upper()],
     )
     collector = None
     if "content" in options.tables:
@@ -279,29 +369,49 @@ def _decode_session(
         collector = ContentCollector(kinds[0] if kinds else -1)
         if options.content_stream:
             collector.select(*parse_stream_key(options.content_stream))
-    missing = MissingContent() if on_missing is not None else None
+    missing = MissingContent() if wants_missing else None
     tracker = SessionTracker(collector, missing)
     observer = Observer(protocol, True, tracker)
     tracker.attach(
         observer, _make_timeline(session), make_stall_detector(session, tracker, protocol)
     )
-    if detection.mismatch or has_conflicts:
-        observer.mark_uncertain()
     # The ClientHello of TLS is the beginning, also if the SYN was not captured.
-    if layer is None and begins_in_middle(session, detection):
+    if layer is None and not session.saw_syn and skip_bytes == (0, 0):
         observer.begin_in_middle()
     if session.unseen_side is not None:
         tracker.mark_side_missing(session.unseen_side, session.started_at)
-    tracker.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1])
+    if skip_bytes != (0, 0):
+        tracker.skip_prefix(skip_bytes[0], skip_bytes[1])
     if layer is not None:
         tracker.use_wire_offsets(*layer.offsets)
-    rows = SessionRows(summary.session_id, emit, batcher, options.tables, has_requests(protocol))
-    if missing is not None and layer is None:
+    elif missing is not None:
         _add_missing_beginning(missing, session)
-    batches = peeked.batches() if opened is None else opened.batches(session.ended_at)
+    return Decoding(observer, tracker, layer)
+
+
+def _decode_session(
+    session: TcpSession,
+    batches: Iterator[StreamBatch],
+    decoding: Decoding,
+    is_fed: bool,
+    detection: Detection,
+    options: AnalysisOptions,
+    emit: Emit,
+    batcher: RowSink,
+    on_missing: OnMissing | None,
+    key: PacketKey | None,
+) -> Steps:
+    """Decode a session to its end; `is_fed`: the first batch was fed already."""
+    observer, tracker = decoding.observer, decoding.tracker
+    summary = _initial_summary(session, detection)
+    protocol = observer.protocol
+    rows = SessionRows(summary.session_id, emit, batcher, options.tables, has_requests(protocol))
     try:
         for batch in batches:
-            tracker.feed(batch.events, batch.data)
+            if is_fed:
+                is_fed = False
+            else:
+                tracker.feed(batch.events, batch.data)
             _hand_over(tracker, summary.session_id, on_missing)
             rows.collect(observer, tracker, session.ended_at)
             if open_stream_count(observer) > MAX_OPEN_STREAMS:
@@ -317,24 +427,23 @@ def _decode_session(
     _hand_over(tracker, summary.session_id, on_missing)
     rows.close(observer, tracker, session.ended_at)
     decoded = DecodedSession(observer, tracker, rows)
-    _complete_summary(summary, session, decoded, layer)
+    _complete_summary(summary, session, decoded, decoding.layer)
     if key is not None and decoded.is_frameless and not summary.read_error:
         _remember_packet(key, decoded)
-    # Break the reference cycle between observer and tracker, so that both are freed at once.
-    observer.connection.sink = NullSink()
+    decoding.release()
     return summary
 
 
 PacketKey = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class DecodedSession:
     """A session that was decoded to its end."""
 
-    observer: Observer
-    tracker: SessionTracker
-    rows: SessionRows
+    def __init__(self, observer: Observer, tracker: SessionTracker, rows: SessionRows) -> None:
+        self.observer = observer
+        self.tracker = tracker
+        self.rows = rows
 
     @property
     def is_frameless(self) -> bool:
@@ -528,27 +637,37 @@ def has_requests(protocol: Protocol) -> bool:
     return known
 
 
+def _protocol_name(detection: Detection) -> str | None:
+    """The name of the detected protocol, without its options."""
+    return detection.protocol.partition(":")[0] if detection.protocol else None
+
+
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
     """The summary before any frame is decoded."""
-    vantage = "unordered" if not session.ordered else session.vantage_hint or "middle"
+    vantage = _vantage_of(session)
     assert vantage in VANTAGES
-    return SessionSummary(
-        session_id=make_session_id(session.flow, session.started_at),
-        sensor=session.sensor,
-        connection_id=session.connection_id,
-        capture=list(session.captures),
-        protocol=detection.protocol.partition(":")[0] if detection.protocol else None,
-        version=None,
-        dialect=None,
-        evidence=detection.evidence or None,
-        vantage=vantage,
-        dialer=session.dialer,
-        acceptor=session.acceptor,
-        started_at=session.started_at // 1000,
-        ended_at=session.ended_at // 1000,
-        rtt_us=session.rtt_ns // 1000 if session.rtt_ns is not None else None,
-        note=detection.mismatch or None,
+    summary = SessionSummary(
+        make_session_id(session.flow, session.started_at),
+        list(session.captures),
+        _protocol_name(detection),
+        None,
+        None,
+        detection.evidence or None,
+        vantage,
+        session.dialer,
+        session.acceptor,
+        session.started_at // 1000,
+        session.ended_at // 1000,
     )
+    summary.sensor = session.sensor
+    summary.connection_id = session.connection_id
+    summary.rtt_us = session.rtt_ns // 1000 if session.rtt_ns is not None else None
+    summary.note = detection.mismatch or None
+    return summary
+
+
+def _vantage_of(session: TcpSession) -> str:
+    return "unordered" if not session.ordered else session.vantage_hint or "middle"
 
 
 def _summarize_undecoded(
@@ -657,8 +776,9 @@ def _add_tls_facts(summary: SessionSummary, layer: TlsLayer) -> None:
 
 
 def _add_session_row(summary: SessionSummary, options: AnalysisOptions, batcher: RowSink) -> None:
-    if "sessions" in options.tables:
-        batcher.add("sessions", {name: [value] for name, value in summary.row().items()})
+    unwanted = options.only_protocols and summary.protocol not in options.only_protocols
+    if "sessions" in options.tables and not unwanted:
+        batcher.add("sessions", [summary.values()])
 
 
 def _session_ending(session: TcpSession, observer: Observer, failed: bool) -> str:

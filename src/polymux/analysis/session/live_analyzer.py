@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.detector import select_protocol
 from polymux.analysis.detection.sample import (
     FULL_SAMPLE_BYTES,
     SamplePiece,
     SessionSample,
     add_pieces,
 )
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import AUTO, AnalysisOptions
 from polymux.analysis.output.arrow_batches import make_batch
 from polymux.analysis.output.frame_dicts import Row, take_frame_rows

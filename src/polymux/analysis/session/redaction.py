@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.detector import select_protocol
 from polymux.analysis.detection.other_protocols import (
     detect_other_protocol,
     websocket_upgrade_status,
@@ -15,6 +15,7 @@ from polymux.analysis.detection.sample import (
     SessionSample,
     may_begin_client_hello,
 )
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import AnalysisOptions, check_protocol_string
 from polymux.analysis.session.analyzer import CLOSED_STREAMS_REMEMBERED, begins_in_middle
 from polymux.analysis.tls.session import read_client_hello

@@ -589,6 +589,13 @@ class SessionTracker(EventSink):
             partial.silences.append((int(partial.last_at), int(timestamp)))
             report_silences(self.stalls, partial, track, direction.side)
 
+    def frame_rows(self) -> list[FrameRows]:
+        """The rows of all pages that were not taken yet."""
+        found = [page.batch for page in self.full_pages]
+        if self.page is not None:
+            found.append(self.page.batch)
+        return found
+
     def take_pages(self) -> list[FramePage]:
         """The full pages of rows since the last call."""
         pages = self.full_pages

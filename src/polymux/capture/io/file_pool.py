@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from polymux.capture.io.mmap_gather import GatherBuffer, MappedFile
 from polymux.capture.io.paths import AnyPath, is_url, one_path
-from polymux.capture.io.read_runs import RESIDENT_BLOCK_BITS, ReadRun, iovecs
+from polymux.capture.io.read_runs import RESIDENT_BLOCK_BITS, ReadRun, iovecs, read_run
 from polymux.capture.io.remote import open_capture
 from polymux.capture.io.sources import (
     STDIN,
@@ -179,6 +179,10 @@ class FileReader:
     def __call__(self, offset: int, size: int) -> bytes:
         return self._pool.source(self._path).read_at(offset, size)
 
+    def read_run(self, events: TcpEvents, run: ReadRun) -> bytes:
+        """The bytes of a run, in order."""
+        return read_run(events, run, self._pool.source(self._path).read_at)
+
     def can_gather(self) -> bool:
         """Whether `gather` can copy pieces out of the file, as long as nothing is wrong with it."""
         source = self._pool.source(self._path)
@@ -334,6 +338,12 @@ class _IndexedFileReader(FileReader):
     def __call__(self, offset: int, size: int) -> bytes:
         try:
             return super().__call__(offset, size)
+        except CaptureError as problem:
+            raise self._lost(problem) from None
+
+    def read_run(self, events: TcpEvents, run: ReadRun) -> bytes:
+        try:
+            return super().read_run(events, run)
         except CaptureError as problem:
             raise self._lost(problem) from None
 

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Sharing reads between flows that are analyzed side by side.
 
 `interleave` advances up to 64 flows in turn, always the earliest. Each has a `ReadAhead` that
@@ -9,8 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from polymux.capture.io.file_pool import FileReader
@@ -62,45 +62,46 @@ def interleave(flows: Iterable[F], steps: Callable[[F, ReadAhead], Iterator[int]
         What the steps yield.
     """
     shared = ReadCoalescer()
-    active: list[ActiveFlow] = []  # a heap
+    active: list[tuple[int, int, ActiveFlow]] = []  # a heap: by next timestamp, then by number
     held = 0
     for number, flow in enumerate(flows):
         while active and (
             len(active) == MAX_INTERLEAVED_FLOWS or held + flow.held_bytes > MAX_HELD_BYTES
         ):
-            held -= yield from _step(active)
+            ended = active[0][2]
+            size = _advance(active)
+            if size < 0:
+                held -= ended.held_bytes
+            else:
+                yield size
         read_ahead = ReadAhead(shared)
-        started = ActiveFlow(
-            read_ahead.next_timestamp, number, flow.held_bytes, read_ahead, steps(flow, read_ahead)
-        )
-        heapq.heappush(active, started)
+        started = ActiveFlow(flow.held_bytes, read_ahead, steps(flow, read_ahead))
+        heapq.heappush(active, (read_ahead.next_timestamp, number, started))
         held += flow.held_bytes
     while active:
-        yield from _step(active)
+        size = _advance(active)
+        if size >= 0:
+            yield size
 
 
-@dataclass(order=True, slots=True)
 class ActiveFlow:
-    """A flow that is being analyzed; ordered by its next timestamp."""
+    """A flow that is being analyzed."""
 
-    next_timestamp: int
-    index: int
-    held_bytes: int = field(compare=False)
-    read_ahead: ReadAhead = field(compare=False)
-    steps: Iterator[int] = field(compare=False)
+    def __init__(self, held_bytes: int, read_ahead: ReadAhead, steps: Iterator[int]) -> None:
+        self.held_bytes = held_bytes
+        self.read_ahead = read_ahead
+        self.steps = steps
 
 
-def _step(active: list[ActiveFlow]) -> Generator[int, None, int]:
-    """Advance the earliest flow by a step. Return the bytes of references that were released."""
-    flow = active[0]
+def _advance(active: list[tuple[int, int, ActiveFlow]]) -> int:
+    """Advance the earliest flow by a step and return what it yields; -1 if it has ended."""
+    _, number, flow = active[0]
     step = next(flow.steps, None)
     if step is None:
         heapq.heappop(active)
-        return flow.held_bytes
-    flow.next_timestamp = flow.read_ahead.next_timestamp
-    heapq.heapreplace(active, flow)
-    yield step
-    return 0
+        return -1
+    heapq.heapreplace(active, (flow.read_ahead.next_timestamp, number, flow))
+    return step
 
 
 class ReadCoalescer:

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """TCP sessions from packed references: endpoints, facts, and the two byte streams."""
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from polymux.capture.tcp.repeated_bytes import RepeatedBytes, find_repeated_byte
 # Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
 # smaller the batches, the more pages are still in the caches for the next flow.
 BATCH_BYTES = 256 * 1024
+# A session with at most this many events is reassembled once, and its events are kept.
+MAX_KEPT_EVENTS = 256
 _MIN_EPHEMERAL_PORT = 32768
 # Copies compared in a session of captures that are not local files: each may take two requests.
 MAX_REMOTE_COMPARISONS = 64
@@ -51,8 +54,6 @@ class StreamBatch:
     `size[n]` in bytes. `data` has the payload of the PAYLOAD rows, concatenated. `events` has the
     same columns as one compiled object.
     """
-
-    __slots__ = ("timestamp", "count", "data", "events", "kind", "side", "size")
 
     def __init__(self, events: TcpEvents, data: bytes) -> None:
         self.events = events
@@ -163,6 +164,7 @@ class TcpSession:
         self._readers = readers
         self._read_ahead = read_ahead
         self._prefetched: Iterator[tuple[TcpEvents, bytes]] | None = None
+        self._all_events: TcpEvents | None = None  # of a short session that was scanned
         self._limits = limits
 
     def __repr__(self) -> str:
@@ -248,9 +250,12 @@ class TcpSession:
 
         Does nothing if they are known already.
         """
-        if not self._totals_known:
-            for _ in self._events(1 << 40):
-                pass
+        if self._totals_known:
+            return self
+        for number, events in enumerate(self._events(1 << 40)):
+            self._all_events = events if number == 0 else None
+        if self._all_events is not None and self._all_events.count > MAX_KEPT_EVENTS:
+            self._all_events = None
         return self
 
     def packet_rows(self) -> list[FlowRefs]:
@@ -317,6 +322,10 @@ class TcpSession:
         return find_repeated_bytes(self._order, self._packet_range[0], index)
 
     def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
+        kept = self._all_events
+        if kept is not None and kept.payload_bytes <= batch_bytes:
+            yield kept
+            return
         limits = self._limits
         reassembler = Reassembler(
             self._order,
@@ -375,7 +384,9 @@ def sessions_of(
         CaptureError: A file cannot be opened.
     """
     rows = list(rows)
-    groups = group_rows(rows) if len({row.file for row in rows}) > 1 else [rows]
+    if _are_of_one_file(rows):
+        return _sessions_of_group(rows, open_reader, limits, ports, spool, read_ahead)
+    groups = group_rows(rows)
     found = [
         (number, session)
         for number, group in enumerate(groups)
@@ -404,6 +415,10 @@ def _note_kept_apart(sessions: list[tuple[int, TcpSession]]) -> None:
     for n in apart:
         session = sessions[n][1]
         session.note = _append_note(session.note, KEPT_APART)
+
+
+def _are_of_one_file(rows: list[FlowRefs]) -> bool:
+    return all(row.file == rows[0].file for row in rows)
 
 
 def _sessions_of_group(
@@ -479,10 +494,11 @@ def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
         if run.pieces == 0:
             break
         reader = readers[run.file]
-        data = None
-        if run.is_sparse() and isinstance(reader, FileReader):
-            data = reader.gather(events, run)
-        parts.append(read_run(events, run, reader) if data is None else data)
+        if not isinstance(reader, FileReader):
+            parts.append(read_run(events, run, reader))
+            continue
+        data = reader.gather(events, run) if run.is_sparse() else None
+        parts.append(reader.read_run(events, run) if data is None else data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

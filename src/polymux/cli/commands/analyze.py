@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -86,6 +87,9 @@ SMALL_INPUT_BYTES = 256 * MIB  # one process has analyzed this before Spark has 
     help="Spark: the master, such as local[4] or spark://host:7077.",
 )  # fmt: skip
 @click.option(
+    "--remote", default="", help="Spark: a server of Spark Connect, sc://host:15002, not a master."
+)
+@click.option(
     "--memory", default="1g", show_default=True, help="Spark: heap of the driver, such as 512m."
 )
 @click.option("--conf", "confs", multiple=True, help="Spark: a setting, spark.NAME=VALUE.")
@@ -102,6 +106,7 @@ def analyze(
     key_files: tuple[str, ...],
     content: bool,
     master: str,
+    remote: str,
     confs: tuple[str, ...],
     memory: str,
     with_report: bool,
@@ -141,6 +146,8 @@ def analyze(
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     settings = parse_spark_conf(confs)
+    if remote and context.get_parameter_source("master") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
     choice = lake_choice(
@@ -150,7 +157,7 @@ def analyze(
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
         folder = single_directory(captures)
-        with spark_session(master, memory=memory, conf=settings) as spark:
+        with spark_session(master, remote=remote, memory=memory, conf=settings) as spark:
             run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
                 content=content, keys=key_files, available_now=available_now, interval=interval,
@@ -164,7 +171,8 @@ def analyze(
     console = Console(stderr=True)
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
-            spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
+            session = spark_session(master, remote=remote, memory=memory, conf=settings)
+            spark = stack.enter_context(session)
         with_report = with_report and not choice.is_lake
         mention_report(captures, sum(file.size for file in inputs), with_report)
         with stage_progress(spark, console) as on_stage:

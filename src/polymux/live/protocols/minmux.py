@@ -165,7 +165,7 @@ class MinmuxSession(Session):
         return receiver
 
     @pending
-    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
+    async def open(self, name: str | bytes = b"", *, window: int = 0, weight: int = 1) -> Stream:
         """Not available: raises Unsupported. Use `sender` and `receiver`."""
         raise Unsupported("Minmux opens no streams: use session.sender(id), session.receiver(id)")
 

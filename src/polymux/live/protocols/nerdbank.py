@@ -52,7 +52,7 @@ class NerdbankSession(Session):
         self._window_growth = WindowGrowth(endpoint)
 
     @pending
-    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
+    async def open(self, name: str | bytes = b"", *, window: int = 0, weight: int = 1) -> Stream:
         """Offer a channel and wait until the peer accepts it.
 
         If cancelled while waiting, the offer is withdrawn.
@@ -61,12 +61,13 @@ class NerdbankSession(Session):
             name: Name of the channel; empty for an anonymous one.
             window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
                 channels.
+            weight: The stream's share of the connection; see `Stream.weight`.
 
         Raises:
             StreamAborted: The peer rejected the offer.
             SessionClosed: The session has ended.
         """
-        stream = await self.offer(name, window=window)
+        stream = await self.offer(name, window=window, weight=weight)
         try:
             await self.accepted(stream)
         except PolymuxError:
@@ -77,7 +78,7 @@ class NerdbankSession(Session):
         return stream
 
     @pending
-    async def offer(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
+    async def offer(self, name: str | bytes = b"", *, window: int = 0, weight: int = 1) -> Stream:
         """Offer a channel without waiting for its acceptance; see `accepted`.
 
         Data sent on the channel is held until the peer accepts. If cancelled, nothing was offered.
@@ -86,8 +87,9 @@ class NerdbankSession(Session):
             name: Name of the channel; empty for an anonymous one.
             window: Receive window in bytes; 0 for `Limits.receive_window`, less if there are many
                 channels.
+            weight: The stream's share of the connection; see `Stream.weight`.
         """
-        return await super().open(name, window=window)
+        return await super().open(name, window=window, weight=weight)
 
     async def accepted(self, stream: Stream) -> None:
         """Wait until the peer accepts a channel that this side has offered.

@@ -14,6 +14,7 @@ from polymux.core.errors import LimitExceeded, NoFreeIds, PolymuxError, SessionC
 from polymux.core.events import Aborted, Control, Event
 from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
+from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import StreamState
 from polymux.live.arguments import check_window
 from polymux.live.errors import limit_notice, printable
@@ -66,7 +67,9 @@ class OmnistreamsSession(Session):
         self._writable_waiters: list[Future[None]] = []
 
     @pending
-    async def open(self, metadata: object = b"", *, window: int = 0) -> MessageSender:
+    async def open(
+        self, metadata: object = b"", *, window: int = 0, weight: int = 1
+    ) -> MessageSender:
         """Open a stream to the peer.
 
         The peer does not have to accept it; messages wait until the peer requests them. While 256
@@ -76,13 +79,16 @@ class OmnistreamsSession(Session):
         Args:
             metadata: Sent with the opening: bytes as they are, text as UTF-8, other values as JSON.
             window: Must be 0: the receiver of a stream determines its window.
+            weight: The stream's share of the connection; see `Stream.weight`.
 
         Raises:
             NoFreeIds: All ids belong to streams that this side aborted and the peer was not
                 notified of (legacy numbering).
             SessionClosed: The session has ended.
             Unsupported: A window was given.
+            ValueError: The weight is out of range.
         """
+        check_weight(weight)
         if window:
             raise Unsupported(
                 "a MessageSender has no window: the peer requests messages as it likes"
@@ -98,7 +104,7 @@ class OmnistreamsSession(Session):
                 break
             await self._wait_writable()
         try:
-            record = self.endpoint.open(name)
+            record = self.endpoint.open(name, 0, weight)
         except NoFreeIds:
             raise NoFreeIds(
                 "every id is taken by a stream that is open, or that this side aborted and the "

@@ -14,6 +14,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
 from polymux.core.events import Closed, Control, Ended, Event, Opened
 from polymux.core.limits import Timeouts, TokenBucket
+from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import StreamState
 from polymux.live.arguments import (
     check_concurrent_handler,
@@ -140,12 +141,16 @@ class StreamuxSession(Session):
                 raise
             raise reply_timeout_error(seconds) from None
 
-    def exchange(self) -> Pending[Exchange]:
-        """Begin a request that is sent and read in steps; see `Exchange`. Waits for a free id."""
-        return self.open()
+    def exchange(self, *, weight: int = 1) -> Pending[Exchange]:
+        """Begin a request that is sent and read in steps; see `Exchange`. Waits for a free id.
+
+        Args:
+            weight: The request's share of the connection; see `Stream.weight`.
+        """
+        return self.open(weight=weight)
 
     @pending
-    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
+    async def open(self, name: str | bytes = b"", *, window: int = 0, weight: int = 1) -> Exchange:
         """Begin a request; wait while all ids are taken or too many requests are open.
 
         If cancelled, no id was taken.
@@ -153,13 +158,16 @@ class StreamuxSession(Session):
         Args:
             name: Must be empty: Streamux has no stream names.
             window: Must be 0: Streamux has no windows.
+            weight: The request's share of the connection; see `Stream.weight`.
 
         Raises:
             NoFreeIds: All ids were cancelled, and the peer has acknowledged none for
                 `Timeouts.slow_reader` seconds.
             SessionClosed: The session has ended.
             Unsupported: A name was given.
+            ValueError: The weight is out of range.
         """
+        check_weight(weight)
         check_stream_window(self.protocol, window)
         if name:
             raise Unsupported("Streamux has no names: put the name into the request")
@@ -174,16 +182,17 @@ class StreamuxSession(Session):
         while True:
             if queued or not self._id_waiters:
                 try:
-                    return self._open_exchange()
+                    return self._open_exchange(weight)
                 except NoFreeIds:
                     pass
             await self._wait_for_free_id(queued)
             queued = True
             self.check_open()
 
-    def _open_exchange(self) -> Exchange:
+    def _open_exchange(self, weight: int = 1) -> Exchange:
         # cast: `create_stream` returns exchanges for streams that this side has opened.
-        exchange = cast(Exchange, self.create_stream(self.endpoint.open()))
+        record = self.endpoint.open(b"", 0, weight)
+        exchange = cast(Exchange, self.create_stream(record))
         self.open_allowance.on_stream_opened()
         return exchange
 

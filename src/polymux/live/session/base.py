@@ -256,8 +256,8 @@ class SessionBase:
             return False
         return self.ready.done() and self.open_allowance.can_open()
 
-    def _open_now(self, name: bytes, window: int) -> Stream:
-        stream = self.create_stream(self.endpoint.open(name, window))
+    def _open_now(self, name: bytes, window: int, weight: int) -> Stream:
+        stream = self.create_stream(self.endpoint.open(name, window, weight))
         self.open_allowance.on_stream_opened()
         self.socket_writer.schedule_or_flush()
         return stream

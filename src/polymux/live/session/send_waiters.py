@@ -1,53 +1,156 @@
-"""Streams whose senders wait for room in the send buffers, woken in order."""
+"""Streams whose senders wait for room in the send buffers, woken by weight."""
 
-from polymux.core.send_scheduler import SendScheduler
+from heapq import heappop, heappush
+
+from polymux.core.send_scheduler import (
+    SESSION_SEND_BUFFER_BYTES,
+    STREAM_SEND_BUFFER_BYTES,
+    SendScheduler,
+)
 from polymux.live.session.socket_writer import SocketWriter
-from polymux.live.streams.duplex import SESSION_SEND_BUFFER_BYTES, STREAM_SEND_BUFFER_BYTES, Stream
+from polymux.live.streams.duplex import Stream
 
 
 class SendWaiters:
-    """A FIFO of streams whose senders wait for room.
+    """The streams whose senders wait for room, and how room is divided among them.
 
-    A stream that lacks only send credit is not in it: credit from the peer wakes its senders. A
-    stream that was woken and found the room taken again is woken before all others.
+    The send scheduler can only share the connection among streams that have content queued, and
+    there is no room for much content of many streams. So the room, too, is divided by weight:
+    whenever a write has made some, the waiting streams are granted shares of it in turn
+    (`SendScheduler.grant_room`), and a stream that has queued what it was granted waits again. What
+    a large send has queued beyond the grant is paid for by later ones.
+
+    Who is next is decided by `StreamBuffers.room_time`, as in start-time fair queueing: each share
+    moves a stream's time on, the stream with the earliest time is granted the next share, and a
+    stream that begins to wait is not earlier than the one granted last. So the order in which they
+    ask gives no stream an advantage.
+
+    A stream that was woken and found the room taken before it had queued its grant is woken before
+    all others. Then come streams with a part of an earlier grant left, because they send little,
+    then those that have to be granted a share; every other time one of these is granted first, so
+    that no stream waits without end. A stream that lacks only send credit is not here: credit from
+    the peer wakes its senders.
     """
 
     def __init__(self, scheduler: SendScheduler, socket_writer: SocketWriter) -> None:
         self._scheduler = scheduler
         self._socket_writer = socket_writer
         self._retrying: dict[Stream, None] = {}
-        self._waiting: dict[Stream, None] = {}
+        self._granted: dict[Stream, None] = {}  # have a part of their grant left
+        self._full: dict[Stream, None] = {}  # their own buffer has no room
+        self._waiting: set[Stream] = set()
+        self._by_time: list[tuple[int, int, Stream]] = []  # a heap of those that wait
+        self._serial = 0  # of the last one in it
+        self._time = 0  # of the stream that was granted a share last
+        self._woken: dict[Stream, int] = {}  # last, with the room that each was to take
+        self._waiting_first = False
 
     def __bool__(self) -> bool:
-        return bool(self._retrying) or bool(self._waiting)
+        return bool(self._retrying or self._granted or self._full or self._waiting)
 
     def add(self, stream: Stream, retrying: bool) -> None:
-        """Register a stream if its own buffer or the session's is full.
+        """Register a stream if it lacks room.
 
         Args:
             stream: The stream whose sender is about to wait.
             retrying: The sender was woken before and found no room.
         """
-        if (
-            stream.buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-            or self._scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-        ):
-            (self._retrying if retrying else self._waiting)[stream] = None
+        if self._scheduler.lacks_room(stream.buffers):
+            self._place(stream, retrying or stream in self._woken)
             self._socket_writer.senders_waiting = True
+            self._scheduler.contended = True
+
+    def _place(self, stream: Stream, retrying: bool) -> None:
+        """Let a stream wait among those that lack the same."""
+        buffers = stream.buffers
+        if buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES:
+            self._full.setdefault(stream)
+        elif buffers.queue_grant > 0:
+            (self._retrying if retrying else self._granted).setdefault(stream)
+        elif stream not in self._waiting:
+            self._waiting.add(stream)
+            buffers.room_time = max(buffers.room_time, self._time)
+            self._push(stream)
+
+    def _push(self, stream: Stream) -> None:
+        self._serial += 1
+        heappush(self._by_time, (stream.buffers.room_time, self._serial, stream))
 
     def wake(self) -> None:
         """Wake as many streams as there is room for."""
         room = SESSION_SEND_BUFFER_BYTES - self._scheduler.ready_bytes
-        for waiting in (self._retrying, self._waiting):
-            for stream in list(waiting) if room > 0 else ():
-                if stream.buffers.queued_bytes < STREAM_SEND_BUFFER_BYTES:
-                    del waiting[stream]
-                    room -= stream.wake_senders()
-                    if room <= 0:
-                        break
-        self._socket_writer.senders_waiting = bool(self)
+        self._woken = {}
+        for stream in list(self._full):
+            if stream.buffers.queued_bytes < STREAM_SEND_BUFFER_BYTES:
+                del self._full[stream]
+                self._place(stream, True)
+        room -= self._wake_granted(self._retrying, room)
+        if room > 0:
+            if self._waiting_first and self._waiting:
+                room -= self._grant_next()
+            self._waiting_first = not self._waiting_first
+        room -= self._wake_granted(self._granted, room)
+        for stream in self._woken if room > 0 else ():
+            self._push(stream)  # there is more room than they have been granted
+        while room > 0 and self._by_time:
+            room -= self._grant_next()
+        if not self._waiting:
+            self._by_time.clear()
+        contended = len(self._woken) > 1 or bool(self._retrying or self._granted or self._waiting)
+        self._scheduler.contended = contended
+        self._socket_writer.senders_waiting = contended or bool(self._full)
+
+    def _wake_granted(self, streams: dict[Stream, None], room: int) -> int:
+        """Wake streams that have a grant while there is room; return the room they take."""
+        taken = 0
+        for stream in list(streams) if room > 0 else ():
+            del streams[stream]
+            granted = self._scheduler.granted_room(stream.buffers)
+            if granted > 0:
+                taken += self._wake(stream, granted)
+                if taken >= room:
+                    break
+            else:  # another sender of the stream has queued meanwhile
+                self._place(stream, False)
+        return taken
+
+    def _grant_next(self) -> int:
+        """Grant the next stream a share, and wake it if it may queue; return the room taken."""
+        time, _, stream = heappop(self._by_time)
+        buffers = stream.buffers
+        again = stream in self._woken
+        if time != buffers.room_time or not (again or stream in self._waiting):
+            return 0  # an old entry
+        self._time = max(self._time, time)
+        granted = self._scheduler.grant_room(buffers)
+        taken = 0
+        if again:
+            taken = max(0, granted - self._woken[stream])
+            self._woken[stream] += taken
+        elif granted > 0:
+            self._waiting.discard(stream)
+            taken = self._wake(stream, granted)
+        elif buffers.queue_grant > 0:  # another sender of the stream has filled its buffer
+            self._waiting.discard(stream)
+            self._place(stream, False)
+        if buffers.queue_grant < STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes:
+            self._push(stream)
+        return taken
+
+    def _wake(self, stream: Stream, granted: int) -> int:
+        """Wake the senders of a stream; return the room it takes: its grant, or a larger send."""
+        wanted = stream.wake_senders()
+        if not stream.waiting_senders:
+            return 0  # they have been cancelled
+        self._woken[stream] = max(granted, wanted)
+        return self._woken[stream]
 
     def clear(self) -> None:
         self._retrying.clear()
+        self._granted.clear()
+        self._full.clear()
         self._waiting.clear()
+        self._by_time.clear()
+        self._woken.clear()
         self._socket_writer.senders_waiting = False
+        self._scheduler.contended = False

@@ -8,6 +8,7 @@ from typing import Any
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.limits import Timeouts
+from polymux.core.send_scheduler import check_weight
 from polymux.live.arguments import check_concurrent_handler, check_stream_window, encode_name
 from polymux.live.errors import describe_os_error
 from polymux.live.hooks import SessionMeter
@@ -75,7 +76,7 @@ class Session(SessionBase):
     # Opening and accepting streams
 
     @pending
-    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
+    async def open(self, name: str | bytes = b"", *, window: int = 0, weight: int = 1) -> Stream:
         """Open a stream to the peer.
 
         Waits for the handshake, for `opens_per_second`, and while `Limits.max_own_streams` streams
@@ -85,6 +86,7 @@ class Session(SessionBase):
         Args:
             name: Name of the stream; text is sent as UTF-8.
             window: Receive window in the protocol's unit; 0 uses the default.
+            weight: The stream's share of the connection; see `Stream.weight`.
 
         Returns:
             The stream. The call can be awaited, or entered with `async with`, which closes the
@@ -95,7 +97,9 @@ class Session(SessionBase):
             LimitExceeded: `Limits.max_own_streams` is 0.
             Unsupported: A window was given and the protocol has none.
             LocalProtocolError: The name or the window is out of range.
+            ValueError: The weight is out of range.
         """
+        check_weight(weight)
         encoded = name if type(name) is bytes else encode_name(name)
         if window:
             check_stream_window(self.endpoint.protocol, window)
@@ -107,7 +111,7 @@ class Session(SessionBase):
                 await self._wait_for_open_rate()
             if not self.open_allowance.can_open():
                 await self.open_waiters.wait()
-        return self._open_now(encoded, window)
+        return self._open_now(encoded, window, weight)
 
     async def _wait_for_open_rate(self) -> None:
         await self._open_rate_limiter.wait()

@@ -22,9 +22,9 @@ Invariants:
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
@@ -36,11 +36,6 @@ from polymux.live.session.wakeups import IDLE, Waiter
 
 if TYPE_CHECKING:
     from polymux.live.session.interface import SessionInterface
-
-# Senders wait while one stream has this many bytes queued, or while all streams of the session
-# together have this many bytes ready for the transport.
-STREAM_SEND_BUFFER_BYTES: Final[i64] = 262144
-SESSION_SEND_BUFFER_BYTES: Final[i64] = 524288
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -389,10 +384,7 @@ def can_queue(stream: StreamBase) -> bool:
 def is_send_full(stream: StreamBase) -> bool:
     """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
     buffers = stream.buffers
-    if (
-        buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-        or stream.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-    ):
+    if stream.endpoint.scheduler.lacks_room(buffers):
         return True
     own = stream.own_half
     return (

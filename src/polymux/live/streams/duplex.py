@@ -13,25 +13,14 @@ from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
 from polymux.live.runtime import Future
-from polymux.live.streams.base import (
-    SESSION_SEND_BUFFER_BYTES,
-    STREAM_SEND_BUFFER_BYTES,
-    StreamBase,
-    copied_bytes,
-)
+from polymux.live.streams.base import StreamBase, copied_bytes
 
 BytesLike = bytes | bytearray | memoryview
 
 NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, searches a memoryview without a copy
 MAX_SEPARATE_PARTS = 64  # more received parts are joined before they are searched
 
-__all__ = [
-    "SESSION_SEND_BUFFER_BYTES",
-    "STREAM_SEND_BUFFER_BYTES",
-    "BytesLike",
-    "Stream",
-    "copied_bytes",
-]
+__all__ = ["BytesLike", "Stream", "copied_bytes"]
 
 
 class Stream(StreamBase):
@@ -63,6 +52,24 @@ class Stream(StreamBase):
         """The reason sent by the side that aborted the stream; None if it sent none."""
         error = self.state.error
         return None if error is None else error.decode("utf-8", "replace")
+
+    @property
+    def weight(self) -> int:
+        """The stream's share of what this side sends: 1, the default, to 256.
+
+        While several streams of a session have data to send and credit, they share the connection
+        in proportion to their weights. It may be set at any time, on streams that the peer opened
+        too. The peer is not told; its own weights decide what it sends.
+
+        Raises:
+            ValueError: The weight is out of range.
+            TypeError: It is not an int.
+        """
+        return self.buffers.weight
+
+    @weight.setter
+    def weight(self, weight: int) -> None:
+        self.endpoint.set_weight(self.state, weight)
 
     @property
     def usable(self) -> bool:

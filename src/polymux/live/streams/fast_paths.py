@@ -10,11 +10,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from polymux.core.streams import OPEN
-from polymux.live.streams.base import (
-    SESSION_SEND_BUFFER_BYTES,
-    STREAM_SEND_BUFFER_BYTES,
-    StreamBase,
-)
+from polymux.live.streams.base import StreamBase
 
 PREFETCH_BYTES: Final[i64] = 262144  # what the messages requested ahead should add up to
 MAX_PREFETCH_MESSAGES: Final[i64] = 256  # messages requested ahead at most, however small
@@ -38,10 +34,7 @@ def message_would_block(stream: StreamBase) -> bool:
     own = stream.own_half
     if buffers.end_queued or own.state != OPEN:
         return False
-    if (
-        buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-        or stream.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-    ):
+    if stream.endpoint.scheduler.lacks_room(buffers):
         return True
     return own.credit_granted - own.credit_spent <= len(buffers.outgoing) - buffers.next_piece
 
@@ -61,10 +54,7 @@ def try_send_items(stream: StreamBase, data: object, item_size: i64) -> bool:
     if own.state != OPEN or own.promised_limit >= 0 or stream.peer_half.promised_limit >= 0:
         return False
     scheduler = stream.endpoint.scheduler
-    if (
-        buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-        or scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-    ):
+    if scheduler.lacks_room(buffers):
         return False
     if own.credit_granted - own.credit_spent <= buffers.queued_bytes // item_size:
         return False

@@ -27,8 +27,6 @@ from polymux.core.streams import OPEN, StreamState
 from polymux.live.arguments import check_amount
 from polymux.live.errors import copy_of
 from polymux.live.streams.duplex import (
-    SESSION_SEND_BUFFER_BYTES,
-    STREAM_SEND_BUFFER_BYTES,
     BytesLike,
     Stream,
     copied_bytes,
@@ -343,14 +341,10 @@ class ItemSender(ItemStream):
 
     def _is_send_full(self) -> bool:
         """Whether a send buffer is full; not if queued items wait for credit that cannot come."""
-        buffers = self.buffers
         return (
             self.send_error is None
             and self.own_half.state == OPEN
-            and (
-                buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-                or self.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
-            )
+            and self.endpoint.scheduler.lacks_room(self.buffers)
             and not self.is_starved()
         )
 

@@ -34,6 +34,11 @@ class SocketRuntime(Runtime, Protocol):
     def remove_writer(self, fd: Any, /) -> object:
         """No longer do. No effect if it did not."""
 
+    async def getaddrinfo(
+        self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
+    ) -> list[Any]:
+        """Look up addresses, as `socket.getaddrinfo` does."""
+
 
 class SocketTransport:
     """A connection over a connected socket; see `transport.Transport`.

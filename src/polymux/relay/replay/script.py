@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from polymux.analysis.detection.detector import Detection, select_protocol
+from polymux.analysis.detection.detector import select_protocol
 from polymux.analysis.detection.sample import PeekedSession, may_begin_client_hello
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.session.analyzer import CLOSED_STREAMS_REMEMBERED, begins_in_middle

@@ -14,12 +14,12 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from polymux.aio.connect import connect
-from polymux.aio.listener import Listener, open_listener
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import NotListening, Unreachable, describe_os_error
 from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.listener import Listener, open_listener
 from polymux.live.log_limiter import LogLimiter
 from polymux.live.pending import Pending
 from polymux.live.session.session import Session
@@ -223,6 +223,7 @@ class TunnelClient:
                     self._socket_factory(forward),
                     self.gate,
                     self._backlog,
+                    loop=asyncio.get_running_loop(),
                 )
             except OSError as problem:
                 await self.close()

@@ -12,13 +12,13 @@ import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from polymux.aio.listener import open_listener
 from polymux.aio.server import Server, serve
 from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import describe_os_error
 from polymux.live.hooks import RecorderFactory, SessionMeter
+from polymux.live.listener import open_listener
 from polymux.live.log_limiter import LogLimiter
 from polymux.live.peer_identity import is_local
 from polymux.live.session.session import Session
@@ -330,7 +330,11 @@ class ServedTunnel:
 
         try:
             listener = await open_listener(
-                Address("tcp", bind.host, bind.port), make, server.gate, server.backlog
+                Address("tcp", bind.host, bind.port),
+                make,
+                server.gate,
+                server.backlog,
+                loop=asyncio.get_running_loop(),
             )
         except OSError as problem:
             refusal = TargetRefused(

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.output.manifest import read_manifest, table_files
+from polymux.analysis.output.manifest import Manifest, TableFile, read_manifest, table_files
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra, PolymuxError, UnreadableInput
+from polymux.spark.lake.store import LAKE_FOLDER, LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +48,35 @@ def is_tables_folder(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / "sessions").is_dir()
 
 
+def lake_manifest(folder: Path) -> Manifest | None:
+    """The tables of the newest version of a lake; None if the folder is no lake.
+
+    Raises:
+        UnreadableTables: The lake is damaged, or a newer polymux has written it.
+    """
+    if not (folder / LAKE_FOLDER).is_dir():
+        return None
+    from polymux.spark.lake.lake import open_lake
+
+    try:
+        version = open_lake(str(folder)).current()
+    except LakeError as problem:
+        raise UnreadableTables(str(problem)) from None
+    if version is None:
+        return Manifest("", {}, folder)
+    tables = {
+        table: [TableFile(file.path, file.size, file.rows) for file in files]
+        for table, files in version.files.items()
+    }
+    return Manifest(version.run, tables, folder)
+
+
 class Tables:
-    """The tables of one analysis: those of its manifest, if it has one, for as long as this object
-    is used."""
+    """The tables of one analysis, or of one version of a lake.
+
+    They are those of its manifest, if it has one, for as long as this object is used; those of the
+    version that is current when it is made.
+    """
 
     def __init__(self, folder: Path, progress: Callable[[int], None] | None = None) -> None:
         self.progress = progress
@@ -63,7 +90,7 @@ class Tables:
                 "give the directory that 'polymux analyze --out' wrote"
             )
         self.folder = folder
-        self._manifest = read_manifest(folder)
+        self._manifest = lake_manifest(folder) or read_manifest(folder)
         self.missing_tables = [
             name
             for name in TABLES
@@ -87,7 +114,12 @@ class Tables:
         for name in TABLES:
             if (self.folder / name).is_dir() or OPTIONAL_COLUMNS.get(name) == ():
                 files = [str(path) for path in self.files(name)]
-                found[name] = ds.dataset(files, TABLES[name].to_arrow(), format="parquet")
+                schema = TABLES[name].to_arrow()
+                found[name] = (
+                    ds.dataset(files, schema, format="parquet")
+                    if files
+                    else ds.dataset(schema.empty_table())
+                )
         return found
 
     def check_readable(self) -> None:

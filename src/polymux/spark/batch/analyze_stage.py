@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter
+from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
 from polymux.capture import CaptureLimits, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
+from polymux.capture.tcp.flow_order import SpoolFactory
 from polymux.spark.batch.index_stage import even_task_size
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS_PER_CORE = 2  # fewest tasks per core, beside those of heavy flows
+MIN_LOCAL_COST = 256 << 20  # of all flows, for which a second round of tasks pays
 HEAVY_FLOW_COST = 64 << 20  # a flow of this cost or more has a task of its own
 MAX_INLINE_NAMES = 256  # names of index files that travel with the plan
 MAX_LISTED_SESSIONS = 20  # unbalanced sessions that are listed by name
@@ -61,6 +65,8 @@ class StageResult:
     unbalanced_count: int = 0
     packets: int = 0  # whose references were analyzed
     read_bytes: int = 0  # of captures
+    taken: list[str] = field(default_factory=list)  # files of the flows that were analyzed
+    left_packets: int = 0  # of flows that are left to tasks of one index file
 
     def add_session(self, summary: SessionSummary) -> None:
         """Count one analyzed session."""
@@ -91,6 +97,8 @@ class StageResult:
         self.unbalanced = (self.unbalanced + other.unbalanced)[:MAX_LISTED_SESSIONS]
         self.packets += other.packets
         self.read_bytes += other.read_bytes
+        self.taken += other.taken
+        self.left_packets += other.left_packets
 
 
 def plan_analyze_tasks(
@@ -99,8 +107,10 @@ def plan_analyze_tasks(
     """Assign all flows to analyze tasks, the most expensive task first: Spark starts them in order.
 
     A heavy flow has a task of its own. The other flows are divided by their buckets into tasks of
-    consecutive buckets and about equal cost.
+    consecutive buckets and about equal cost. In a large run, or one whose tasks have a given size,
+    they leave flows that lie in one index file (`plan_local_tasks`).
     """
+    leaves = len(totals.names) > 1 and (target_cost > 0 or totals.cost >= MIN_LOCAL_COST)
     target = target_cost or max(1, even_task_size(totals.cost, cores))
     heavy = {
         flow: cost
@@ -121,14 +131,26 @@ def plan_analyze_tasks(
     tasks: list[tuple[float, FlowSelection]] = []
     for flow, cost in heavy.items():
         bucket = bucket_of(flow, totals.buckets)
-        alone = FlowSelection(range(bucket, bucket + 1), frozenset({flow}), only_flows=True)
+        alone = FlowSelection(range(bucket, bucket + 1), frozenset({flow}), True, leaves)
         tasks.append((cost, alone))
     ranges = _even_ranges(costs, min(count, len(costs))) if remaining > 0 else []
     for share, buckets in ranges:
         excluded = {flow for b, flows in heavy_buckets.items() if b in buckets for flow in flows}
-        tasks.append((share, FlowSelection(buckets, frozenset(excluded))))
+        selection = FlowSelection(buckets, frozenset(excluded), leaves_local=leaves)
+        tasks.append((share, selection))
     tasks.sort(key=lambda task: -task[0])
     return [task for _, task in tasks]
+
+
+def plan_local_tasks(totals: IndexTotals) -> list[FlowSelection]:
+    """Return the tasks for what those of `plan_analyze_tasks` have left: one for each index file.
+
+    Index tasks are of about equal size, and so are these.
+    """
+    every = range(totals.buckets)
+    return [
+        FlowSelection(every, file=name, number=number) for number, name in enumerate(totals.names)
+    ]
 
 
 def _even_ranges(costs: list[float], count: int) -> list[tuple[float, range]]:
@@ -163,6 +185,9 @@ def run_analyze_stage(
     limits: CaptureLimits,
 ) -> StageResult:
     """Run the stage on the workers. Return the sum of its successful attempts.
+
+    `index_names` are those of all index files. For the tasks of `plan_local_tasks` they are those
+    of what the others have taken (`StageResult.taken`).
 
     Raises:
         CaptureUnavailable: A capture cannot be read, or has changed since it was indexed.
@@ -227,6 +252,9 @@ def analyze_task(
         release_memory()
         flows = ReferenceReader(staging, index_names.value, selection)
         result = analyze_flows(flows, staging, options, limits)
+        result.left_packets = flows.left_packets
+        if flows.taken is not None and len(flows) > 0:
+            result.taken.append(flows.taken.write(staging))
         if counters is not None:
             counters.add(counts_of(result, staging))
         return result
@@ -255,14 +283,11 @@ def analyze_flows(
         LostInput: A capture cannot be read, or has changed since it was indexed.
     """
     result = StageResult()
-    writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
+    writer = TableWriter(staging, f"part-{uuid.uuid4().hex}", options.layout)
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
-        analyze_sessions(flows, files, OneWriter(writer), options, result)
-        rows_by_table = writer.row_counts()
-        result.files = {
-            f"{table}/{writer.name}.parquet": rows for table, rows in rows_by_table.items()
-        }
+        analyze_sessions(flows, files, OneWriter(writer, options.layout), options, result)
+    result.files = {file.name: file.rows for file in writer.files}
     result.read_bytes = files.bytes_read
     return result
 
@@ -285,11 +310,15 @@ class OneWriter:
     """The output of tasks that write all sessions to the same files."""
 
     writer: TableWriter
+    layout: TableLayout
 
     def begin_flow(self, sessions: Sequence[TcpSession], files: UrlFilePool) -> None:
         """Do nothing."""
 
     def begin_session(self, session: TcpSession) -> TableWriter:
+        if self.layout.partition_by:
+            name = make_session_id(session.flow, session.started_at)
+            self.writer.add_session(name, session.started_at // 1000, session.sensor)
         return self.writer
 
     def end_session(self, session: TcpSession) -> None:
@@ -305,22 +334,33 @@ def analyze_sessions(
 ) -> None:
     """Analyze the sessions of all flows, interleaved by timestamp, and count them in `result`."""
 
-    def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+    def sessions_steps(
+        flow: StoredFlow, read_ahead: ReadAhead, spool: SpoolFactory | None
+    ) -> Iterator[int]:
         rows = flow.rows()
-        result.packets += sum(row.packets for row in rows)
+        for row in rows:
+            result.packets += row.packets
+        sessions = sessions_of(
+            rows, files.reader, limits=files.limits, ports=options.ports, spool=spool,
+            read_ahead=read_ahead,
+        )  # fmt: skip
+        output.begin_flow(sessions, files)
+        for session in sessions:
+            writer = output.begin_session(session)
+            summary = yield from analyze_session_steps(
+                session, options, writer.emit, writer.batcher
+            )
+            output.end_session(session)
+            result.add_session(summary)
+
+    def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+        if not flow.is_huge:
+            return sessions_steps(flow, read_ahead, None)
+        return spooled_steps(flow, read_ahead)
+
+    def spooled_steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
         with TempSpool() as spool:
-            sessions = sessions_of(
-                rows, files.reader, limits=files.limits, ports=options.ports, spool=spool.open,
-                read_ahead=read_ahead,
-            )  # fmt: skip
-            output.begin_flow(sessions, files)
-            for session in sessions:
-                writer = output.begin_session(session)
-                summary = yield from analyze_session_steps(
-                    session, options, writer.emit, writer.batcher
-                )
-                output.end_session(session)
-                result.add_session(summary)
+            yield from sessions_steps(flow, read_ahead, spool.open)
 
     for _ in interleave(flows, steps):
         pass

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.output.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -51,6 +52,7 @@ MAX_SIBLINGS = 1000  # outputs beside this one whose leftovers are looked for
 _RUN_NAME = re.compile(r"[0-9a-f]{32}")
 # Files that a run writes; a folder with any other file is not one of tables.
 _OWN_FILE = re.compile(r"\.?(part-[0-9a-z-]+)\.parquet(\.part)?|\..*\.crc")
+_PARTITION = re.compile(rf"({'|'.join(PARTITION_COLUMNS)})=.+")  # a folder of a table
 # Names that a run makes in the directory; those with a suffix are temporary.
 _OWN_NAME = re.compile(
     rf"({RUNS_FOLDER}|{CURRENT_LINK}|{LOCK_NAME}|{MANIFEST_NAME}|{'|'.join(TABLES)})"
@@ -108,7 +110,7 @@ class StagedOutput:
         for file, rows in files.items():
             target = self.ready / file
             try:
-                make_table_folder(target.parent)
+                make_table_folder(target.parent, _table_of(file))
                 os.rename(self.staging / file, target)
             except FileNotFoundError:
                 self._check_lock()
@@ -166,8 +168,8 @@ class StagedOutput:
         """List what is in `ready`. Empty files have no entry in `_rows`."""
         tables: dict[str, list[TableFile]] = {}
         for table in TABLES:
-            for path in sorted((self.ready / table).glob("*.parquet")):
-                name = f"{table}/{path.name}"
+            for path in sorted((self.ready / table).rglob("*.parquet")):
+                name = path.relative_to(self.ready).as_posix()
                 found = TableFile(name, path.stat().st_size, self._rows.get(name, 0))
                 tables.setdefault(table, []).append(found)
         return Manifest(self.run, tables)
@@ -215,15 +217,15 @@ class StagedOutput:
         former = read_manifest(self.final)
         for files in manifest.tables.values():
             for file in files:
-                make_table_folder((self.final / file.path).parent)
+                make_table_folder((self.final / file.path).parent, _table_of(file.path))
                 os.rename(self.ready / file.path, self.final / file.path)
         write_atomically(self.final / MANIFEST_NAME, manifest.encode())
         sync_directory(str(self.final / MANIFEST_NAME))
         named = {file.path for files in manifest.tables.values() for file in files}
         for table in TABLES:
             known = {file.path for file in former.tables.get(table, ())} if former else set()
-            for path in (self.final / table).glob("*.parquet"):
-                name = f"{table}/{path.name}"
+            for path in (self.final / table).rglob("*.parquet"):
+                name = path.relative_to(self.final).as_posix()
                 if name not in named and (name in known or _OWN_FILE.fullmatch(path.name)):
                     path.unlink(missing_ok=True)
 
@@ -317,7 +319,7 @@ def _check_content(final: Path, out: str) -> None:
         raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
     for table in TABLES:
         for path in _entries(final / table):
-            if not _OWN_FILE.fullmatch(path.name):
+            if not (_OWN_FILE.fullmatch(path.name) or _PARTITION.fullmatch(path.name)):
                 raise PolymuxError(
                     f"{out}: holds something other than polymux tables ({table}/{path.name}); "
                     "choose another"
@@ -346,6 +348,11 @@ def sync_tree(folder: Path) -> None:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+
+def _table_of(file: str) -> str:
+    """The table of a file, from its path below the folder of all tables."""
+    return file.partition("/")[0]
 
 
 def _entries(folder: Path) -> list[Path]:

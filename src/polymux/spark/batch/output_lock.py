@@ -25,9 +25,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from polymux.aio.listener import directory_lock
 from polymux.capture.io.atomic_write import publish
 from polymux.core.errors import PolymuxError, UnwritableOutput
+from polymux.live.listener import directory_lock
 
 LOCK_NAME = "_lock"
 RENEW_SECONDS = 10.0

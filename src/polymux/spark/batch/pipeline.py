@@ -18,18 +18,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter, write_empty_tables
 from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter, SensorNaming
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.paths import AnyPath, AnyPaths, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.batch.analyze_stage import StageResult, plan_analyze_tasks, run_analyze_stage
+from polymux.spark.batch.analyze_stage import (
+    StageResult,
+    plan_analyze_tasks,
+    plan_local_tasks,
+    run_analyze_stage,
+)
 from polymux.spark.batch.atomic_output import StagedOutput
 from polymux.spark.batch.index_stage import (
     cut_in_tasks,
@@ -125,6 +131,7 @@ def analyze(
     max_partition_bytes: int = 0,
     on_stage: Callable[[str], None] | None = None,
     sensors: SensorNaming | None = None,
+    partition_by: Sequence[str] = (),
     lake: LakeOptions | None = None,
     append: bool = False,
 ) -> Analysis:
@@ -152,6 +159,9 @@ def analyze(
         max_partition_bytes: Target size of a task; 0 chooses one.
         on_stage: Called with the name of each stage as it begins: index, analyze, publish.
         sensors: How the sensor of each capture is found.
+        partition_by: `("date",)` or `("date", "sensor")`: the files of each table but `captures`
+            are in a folder for each date (UTC) of a session's start, and for each sensor. Those of
+            a lake are anyway.
         lake: How a lake is written; None, without `append`: plain tables.
         append: Add to the lake.
 
@@ -165,9 +175,11 @@ def analyze(
         OutputBusy: Another run writes to `out`.
         UnwritableOutput: `out` cannot be written.
         BadKeyLog: A key log cannot be used.
+        BadLayout: `partition_by` is something else.
         PolymuxError: An option is invalid, or the workers cannot do the work.
     """
     options = _analysis_options(protocol, ports, filters, content, keys, sensors)
+    options = replace(options, layout=TableLayout(tuple(partition_by)))
     limits = limits or CaptureLimits()
     if append or lake is not None:
         from polymux.spark.incremental.append import analyze_into_lake
@@ -178,6 +190,7 @@ def analyze(
         )  # fmt: skip
     files = find_inputs(paths)
     output = StagedOutput(one_path(out))
+    options = options.with_run(output.run)
     seconds: dict[str, float] = {}
 
     @contextmanager
@@ -211,6 +224,10 @@ def analyze(
         with stage("analyze"):
             tasks = plan_analyze_tasks(indexed, cores, max_partition_bytes)
             total = run_analyze_stage(spark, tasks, indexed.names, staging, options, limits)
+            if total.left_packets:
+                tasks = plan_local_tasks(indexed)
+                local = run_analyze_stage(spark, tasks, total.taken, staging, options, limits)
+                total.add(local)
             check_packets(total.packets, indexed.packets)
         with stage("publish"):
             publish(output, total, captures, content)
@@ -274,7 +291,8 @@ def publish(
 ) -> None:
     """Complete the tables with `captures` and with empty ones, and put them in place."""
     output.collect_files(total.files)
-    with TableWriter(output.ready, f"part-captures-{output.run}") as writer:
+    layout = TableLayout(run=output.run)
+    with TableWriter(output.ready, f"part-captures-{output.run}", layout) as writer:
         writer.add_captures(captures)
     output.count_rows("captures", f"{writer.name}.parquet", len(captures))
     write_empty_tables(output.ready)

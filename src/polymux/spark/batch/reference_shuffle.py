@@ -23,11 +23,18 @@ Layout of a file, little-endian, the parts without padding between them:
 
 A task that analyzes some consecutive buckets reads the footer, two entries of the bucket table and
 the rows between them: its own part, however many buckets the file has.
+
+Buckets spread the flows of every capture over all tasks, so that every task reads in every capture.
+Flows that lie in the captures of one index task alone need not be spread: in large runs a task of
+`FlowSelection.leaves_local` leaves them, and writes which flows it has taken of each file
+(`TakenFlows`). A second round of tasks, one for each file, analyzes the others from that file's
+captures alone.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import os
 import struct
@@ -49,6 +56,7 @@ from polymux.core.errors import PolymuxError
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".refs"
+TAKEN_SUFFIX = ".taken"
 MIN_BUCKETS, MAX_BUCKETS = 1024, 65536
 BUCKETS_PER_TASK = 64  # so that the costs of analyze tasks differ by little
 MAX_ROW_REF_BYTES = REF_BYTES << 15  # bytes of references per row; longer rows are split
@@ -56,12 +64,15 @@ OFFSET_SHIFT = int(CAPTURED_BITS)
 PACKET_COST = 500  # estimated cost of analyzing a packet, in bytes
 MAX_EAGER_REF_BYTES = 256 << 10  # a flow with more bytes of references is read in pieces
 MAX_HELD_REF_BYTES = 4 << 20  # most bytes that an analysis holds of a flow's references and order
+MAX_OPEN_REFERENCE_FILES = 32  # of a task
 REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
 # The heaviest buckets that an index task reports one by one: fewer if there are many tasks, so that
 # the driver does not hold more than this many for all of them, or MIN_REPORTED each.
 MAX_REPORTED_BUCKETS = 1 << 14
 MIN_REPORTED_BUCKETS = 24
 BUCKETS_PER_REPORTED_FLOW = 8  # flows are reported one by one too, fewer than buckets
+# Flows in one file are left to a task of that file if they have at least one in so many packets.
+MIN_LOCAL_SHARE = 8
 MAX_TOTAL_FLOWS = 4096  # heaviest flows of all tasks that the driver remembers
 # flow bytes, direction, capture, hints, start, first and last timestamp, position and size of refs
 ROW = struct.Struct("<HBIIqqqqq")
@@ -163,22 +174,24 @@ class FilePart:
     hints: list[tuple[str, ...]]
     copies: dict[str, str]
 
-    def row(self, position: int) -> FlowRefs:
-        """The row at a position that `positions` gave, without its references."""
-        size, direction, capture, hints, start, first_at, last_at, _, _ = ROW.unpack_from(
-            self.rows, position
+    def row(self, position: int) -> tuple[FlowRefs, int, int]:
+        """The row at a position that `positions` gave, without its references; and the position
+        and size of these."""
+        size, direction, capture, hints, start, first_at, last_at, refs_at, refs_size = (
+            ROW.unpack_from(self.rows, position)
         )
         flow = self.rows[position + ROW.size : position + ROW.size + size]
         entry = self.captures[capture]
-        return FlowRefs(
+        row = FlowRefs(
             flow, direction, entry.path, start, first_at, last_at, b"", self.hints[hints],
-            recording=entry.recording, file_number=entry.file_number,
+            None, 0, entry.recording, entry.file_number,
         )  # fmt: skip
+        return row, refs_at, refs_size
 
-    def refs_at(self, position: int) -> tuple[int, int]:
-        """Position and size of the references of a row."""
-        fields = ROW.unpack_from(self.rows, position)
-        return fields[7], fields[8]
+    def packets(self, position: int) -> int:
+        """How many packets the row at a position has."""
+        refs_size: int = ROW.unpack_from(self.rows, position)[-1]
+        return refs_size // REF_BYTES
 
     def positions(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the position of each row, its flow, and the timestamp of its first packet."""
@@ -305,12 +318,17 @@ def _heaviest(costs: dict[bytes, int], count: int) -> dict[bytes, int]:
 class FlowSelection:
     """The flows of one analyze task.
 
-    All flows of `buckets` except `flows`; or exactly `flows`, if `only_flows` is set.
+    All flows of `buckets` except `flows`; or exactly `flows`, if `only_flows` is set. With
+    `leaves_local` the task leaves flows that lie in one index file, if they are many. With `file`
+    it has what other tasks have left of that index file, the one of this `number` in their list.
     """
 
     buckets: range = range(0)
     flows: frozenset[bytes] = frozenset()
     only_flows: bool = False
+    leaves_local: bool = False
+    file: str = ""
+    number: int = 0
 
     def accepts(self, flow: bytes) -> bool:
         """Whether a flow of `buckets` belongs to the task."""
@@ -392,58 +410,97 @@ class ReferenceWriter:
         result.heavy_flow_costs = _heaviest(result.heavy_flow_costs, self._most_flows())
 
 
-@dataclass(frozen=True, slots=True)
+class ReferenceFiles:
+    """The files of references that a task reads, the last of them kept open."""
+
+    def __init__(self) -> None:
+        self._open: dict[Path, int] = {}  # descriptors
+
+    def read(self, path: Path, position: int, size: int) -> bytes:
+        """Read exactly `size` bytes at a position of a file.
+
+        Raises:
+            PolymuxError: The file is shorter than that.
+        """
+        fd = self._open.get(path)
+        if fd is None:
+            if len(self._open) >= MAX_OPEN_REFERENCE_FILES:
+                self.close()
+            fd = self._open[path] = os.open(path, os.O_RDONLY)
+        refs = os.pread(fd, size, position)
+        if len(refs) != size:
+            raise PolymuxError(f"{path}: is shorter than it was when it was written")
+        return refs
+
+    def close(self) -> None:
+        """Close the files; they are opened again when they are read."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ReferenceLocation:
     """A row without its references, and the position of these in a file."""
 
-    row: FlowRefs
-    path: Path
-    start: int
-    size: int
+    __slots__ = ("row", "path", "size", "_start", "_files")
+
+    def __init__(
+        self, row: FlowRefs, path: Path, start: int, size: int, files: ReferenceFiles
+    ) -> None:
+        self.row = row
+        self.path = path
+        self.size = size
+        self._start = start
+        self._files = files
 
     def read(self, start: int, size: int) -> bytes:
         """Read `size` bytes of the row's references, from `start` bytes behind the first."""
-        fd = os.open(self.path, os.O_RDONLY)  # a file object would take twice as long
-        try:
-            refs = os.pread(fd, size, self.start + start)
-        finally:
-            os.close(fd)
-        if len(refs) != size:
-            raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
-        return refs
+        return self._files.read(self.path, self._start + start, size)
 
     def loaded_row(self) -> FlowRefs:
         """Return the row with its references."""
-        return self.row._replace(refs=self.read(0, self.size))
+        row = self.row
+        refs = self._files.read(self.path, self._start, self.size)
+        return FlowRefs(
+            row.flow, row.direction, row.file, row.start, row.first_at, row.last_at, refs,
+            row.hints, None, 0, row.recording, row.file_number,
+        )  # fmt: skip
 
     def lazy_row(self) -> FlowRefs:
         """Return the row with a function that reads its references as they are needed."""
         return self.row._replace(stored=self.read, records=self.size // REF_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
 class StoredFlow:
-    """A flow whose references are still in their files."""
+    """A flow whose references are still in their files.
 
-    locations: list[ReferenceLocation]
+    `stored_bytes` are those of its references, `held_bytes` the estimated memory that an analysis
+    of the flow needs for them.
+    """
+
+    __slots__ = ("locations", "stored_bytes", "held_bytes")
+
+    def __init__(self, locations: list[ReferenceLocation]) -> None:
+        self.locations = locations
+        stored = 0
+        for location in locations:
+            stored += location.size
+        self.stored_bytes = self.held_bytes = stored
+        if stored > MAX_EAGER_REF_BYTES:
+            self.held_bytes = min(
+                MAX_EAGER_REF_BYTES + stored // REF_BYTES_PER_ORDER_BYTE, MAX_HELD_REF_BYTES
+            )
 
     @property
-    def stored_bytes(self) -> int:
-        """Bytes of its references."""
-        return sum(location.size for location in self.locations)
-
-    @property
-    def held_bytes(self) -> int:
-        """Estimated memory that an analysis of the flow needs for them, in bytes."""
-        if self.stored_bytes <= MAX_EAGER_REF_BYTES:
-            return self.stored_bytes
-        return min(
-            MAX_EAGER_REF_BYTES + self.stored_bytes // REF_BYTES_PER_ORDER_BYTE, MAX_HELD_REF_BYTES
-        )
+    def is_huge(self) -> bool:
+        """Whether its references are read as they are needed."""
+        return self.stored_bytes > MAX_EAGER_REF_BYTES
 
     def rows(self) -> list[FlowRefs]:
         """Return its rows, with references that are read now or, if there are many, later."""
-        if self.stored_bytes > MAX_EAGER_REF_BYTES:
+        if self.is_huge:
             return [location.lazy_row() for location in self.locations]
         return [location.loaded_row() for location in self.locations]
 
@@ -467,11 +524,62 @@ class TempSpool:
         self._stack.close()
 
 
+class TakenFlows:
+    """The flows of each index file that a task has taken, in a file beside those.
+
+    Layout, little-endian: where the flows of each index file begin and the last ones end, 8 bytes
+    each; the flows, each behind its size in 2 bytes.
+    """
+
+    def __init__(self, files: int) -> None:
+        self._flows = [bytearray() for _ in range(files)]
+
+    def add(self, number: int, flow: bytes) -> None:
+        """Add a flow that has rows in the index file of this number."""
+        self._flows[number] += len(flow).to_bytes(2, "little") + flow
+
+    def write(self, staging: str) -> str:
+        """Write the file, and return its name."""
+        name = uuid.uuid4().hex
+        sizes = (len(flows) for flows in self._flows)
+        starts = array("q", itertools.accumulate(sizes, initial=8 * (len(self._flows) + 1)))
+        with open(Path(staging, INDEX_FOLDER, name + TAKEN_SUFFIX), "wb") as file:
+            file.write(starts.tobytes())
+            file.writelines(self._flows)
+        return name
+
+    @staticmethod
+    def read(staging: str, names: Sequence[str], number: int) -> frozenset[bytes]:
+        """Return the flows of the index file of this number in the files of these names."""
+        taken: list[bytes] = []
+        for name in names:
+            path = str(Path(staging, INDEX_FOLDER, name + TAKEN_SUFFIX))
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise _not_shared(path) from None
+            try:
+                bounds = os.pread(fd, 16, 8 * number)
+                start, end = (int.from_bytes(bounds[at : at + 8], "little") for at in (0, 8))
+                flows = os.pread(fd, end - start, start)
+            finally:
+                os.close(fd)
+            if len(bounds) != 16 or len(flows) != end - start:
+                raise PolymuxError(f"{path}: is not complete")
+            position = 0
+            while position < len(flows):
+                begin = position + 2
+                position = begin + int.from_bytes(flows[position:begin], "little")
+                taken.append(flows[begin:position])
+        return frozenset(taken)
+
+
 class ReferenceReader:
     """Reads the flows of one analyze task from the files of all index tasks.
 
     The rows stay packed, about 200 bytes for each flow, until it is their turn. `identities` and
-    `copies` are those of the captures that the task reads, by path.
+    `copies` are those of the captures that the task reads, by path. `names` are those of all index
+    files; for a selection of one file, those of what other tasks have taken.
 
     Raises:
         PolymuxError: A file is missing, because the workers do not share a file system.
@@ -484,14 +592,27 @@ class ReferenceReader:
         self.copies: dict[str, str] = {}
         self._parts: list[FilePart] = []
         self._paths: list[Path] = []
+        self._files = ReferenceFiles()
         # By row: its part, its position in that, and the next row of the same flow (-1: none).
         self._part_of = array("i")
         self._position_of = array("q")
         self._next_row = array("q")
+        self.taken: TakenFlows | None = None
+        """The flows of the task, if it has left others."""
+        self.left_packets = 0
+        """Packets of the flows that it has left."""
         first_rows: dict[bytes, int] = {}
         first_at = array("q")
-        for name in names:
-            self._add_file(name, selection, first_rows, first_at)
+        excluded: frozenset[bytes] = frozenset()
+        files = names
+        if selection.file:
+            files, excluded = [selection.file], TakenFlows.read(staging, names, selection.number)
+        numbers = array("i")  # of the files that parts are of
+        for number, name in enumerate(files):
+            if self._add_file(name, selection, excluded, first_rows, first_at):
+                numbers.append(number)
+        if selection.leaves_local:
+            self._leave_local_flows(selection, first_rows, TakenFlows(len(files)), numbers)
         # By time, then by flow; without a tuple for each of perhaps 300,000 flows.
         by_flow = [first_rows[flow] for flow in sorted(first_rows)]
         first_rows.clear()
@@ -507,29 +628,24 @@ class ReferenceReader:
     def __iter__(self) -> Iterator[StoredFlow]:
         """Yield the flows by the time of their first packet."""
         for first in self._first_rows:
-            locations, row = [], first
-            while row >= 0:
-                locations.append(self._location(row))
-                row = self._next_row[row]
-            yield StoredFlow(locations)
+            yield StoredFlow([self._location(row) for row in self._rows_from(first)])
 
     def _add_file(
         self,
         name: str,
         selection: FlowSelection,
+        excluded: frozenset[bytes],
         first_rows: dict[bytes, int],
         first_at: array[int],
-    ) -> None:
+    ) -> bool:
+        """Add the rows of the task's flows. Return whether the file has any of its buckets."""
         path = self._folder / (name + INDEX_SUFFIX)
         try:
             part = read_part(str(path), selection.buckets)
         except FileNotFoundError:
-            raise PolymuxError(
-                f"{path}: another worker wrote it, but it is not here: --out must be on a file "
-                "system that the driver and all workers share"
-            ) from None
+            raise _not_shared(str(path)) from None
         if not part.rows:
-            return
+            return False
         for entry in part.captures:
             self._add_capture(entry)
         self.copies.update((file, str(self._folder / copy)) for file, copy in part.copies.items())
@@ -537,7 +653,7 @@ class ReferenceReader:
         self._parts.append(part)
         self._paths.append(path)
         for position, flow, at in part.positions():
-            if not selection.accepts(flow):
+            if not selection.accepts(flow) or flow in excluded:
                 continue
             row = len(self._next_row)
             first = first_rows.setdefault(flow, row)
@@ -550,6 +666,41 @@ class ReferenceReader:
                 self._next_row.append(self._next_row[first])
                 self._next_row[first] = row
                 first_at[first] = min(first_at[first], at)
+        return True
+
+    def _leave_local_flows(
+        self,
+        selection: FlowSelection,
+        first_rows: dict[bytes, int],
+        taken: TakenFlows,
+        numbers: array[int],
+    ) -> None:
+        """Leave the flows that lie in one file, unless they are few, and note the others."""
+        local: list[bytes] = []
+        packets = local_packets = 0
+        for flow, first in first_rows.items():
+            rows = list(self._rows_from(first))
+            size = sum(self._packets(row) for row in rows)
+            packets += size
+            if len({self._part_of[row] for row in rows}) == 1:
+                local.append(flow)
+                local_packets += size
+        if not selection.only_flows and local_packets * MIN_LOCAL_SHARE >= packets:
+            self.left_packets = local_packets
+            for flow in local:
+                del first_rows[flow]
+        for flow, first in first_rows.items():
+            for part in {self._part_of[row] for row in self._rows_from(first)}:
+                taken.add(numbers[part], flow)
+        self.taken = taken
+
+    def _rows_from(self, row: int) -> Iterator[int]:
+        while row >= 0:
+            yield row
+            row = self._next_row[row]
+
+    def _packets(self, row: int) -> int:
+        return self._parts[self._part_of[row]].packets(self._position_of[row])
 
     def _add_capture(self, entry: CaptureEntry) -> None:
         if not entry.identity:
@@ -564,8 +715,15 @@ class ReferenceReader:
 
     def _location(self, row: int) -> ReferenceLocation:
         number, position = self._part_of[row], self._position_of[row]
-        part = self._parts[number]
-        return ReferenceLocation(part.row(position), self._paths[number], *part.refs_at(position))
+        found, start, size = self._parts[number].row(position)
+        return ReferenceLocation(found, self._paths[number], start, size, self._files)
+
+
+def _not_shared(path: str) -> PolymuxError:
+    return PolymuxError(
+        f"{path}: another worker wrote it, but it is not here: --out must be on a file system that "
+        "the driver and all workers share"
+    )
 
 
 def _split_long_rows(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:

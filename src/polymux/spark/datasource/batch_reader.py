@@ -21,10 +21,12 @@ from polymux.capture import (
     FlowFilter,
     FlowRefs,
     SensorNaming,
+    TcpSession,
     sessions_of,
 )
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
+from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.spark.batch.index_stage import IndexSpan, index_span, merge_by_file, plan_index_tasks
 from polymux.spark.batch.reference_shuffle import PACKET_COST, cost_of
@@ -62,6 +64,16 @@ class ReadPartition:
     packets: int = 0
 
 
+class ReadFlow:
+    """A flow of a partition, with all its references."""
+
+    def __init__(self, rows: Sequence[FlowRefs]) -> None:
+        self.rows = rows
+        self.packets = sum(row.packets for row in rows)
+        self.held_bytes = sum(len(row.refs) for row in rows)
+        self.first_packet_at = min(row.first_at for row in rows)
+
+
 class FlowSet(FlowFilter):
     """A flow filter that accepts exactly the given flows."""
 
@@ -82,6 +94,8 @@ class TableReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
+        self.read_bytes = 0
+        """Bytes of captures that `read` has read in this process, after their index."""
 
     def partitions(self) -> list[InputPartition]:
         """Index the captures and assign their flows to partitions. Runs on the driver.
@@ -111,7 +125,7 @@ class TableReader(DataSourceReader):
             LostInput: A capture cannot be read, or is not the file that the driver has indexed.
         """
         options = self.options
-        yield from spark_batches(options.table, options.columns, self._batches(partition.value))
+        yield from spark_batches(options.selection, options.columns, self._batches(partition.value))
 
     def _batches(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
         if partition.captures:
@@ -119,18 +133,25 @@ class TableReader(DataSourceReader):
             return
         limits = CaptureLimits()
         options = self.options.analysis_options.with_secrets(partition.secrets)
-        packets = 0
         use_spark_local_dirs()
-        with UrlFilePool(limits, partition.identities) as files:
-            for flow in partition.flows or _reindex(partition, limits, options.sensors):
-                packets += sum(row.packets for row in flow)
-                sessions = sessions_of(flow, files.reader, limits=limits, ports=options.ports)
-                yield from session_batches(sessions, options)
+        rows = partition.flows or _reindex(partition, limits, options.sensors)
+        flows = sorted(map(ReadFlow, rows), key=lambda flow: flow.first_packet_at)
+        packets = sum(flow.packets for flow in flows)
         if packets != partition.packets:
             raise LostInput(
                 f"{packets} packets were read, but the driver found {partition.packets} in the "
                 "same captures: they have changed meanwhile; run the query again"
             )
+        with UrlFilePool(limits, partition.identities) as files:
+
+            def sessions(flow: ReadFlow, read_ahead: ReadAhead) -> list[TcpSession]:
+                return sessions_of(
+                    flow.rows, files.reader, limits=limits, ports=options.ports,
+                    read_ahead=read_ahead,
+                )  # fmt: skip
+
+            yield from session_batches(flows, sessions, options, self.options.selection)
+        self.read_bytes += files.bytes_read
 
 
 class FlowIndex:
@@ -143,6 +164,7 @@ class FlowIndex:
         self._partition_bytes = options.max_partition_bytes or DEFAULT_PARTITION_BYTES
         analysis = options.analysis_options
         self._flow_filter = FlowFilter(tuple(analysis.ports), options.filters, analysis.sensors)
+        self._selection = options.selection
         self._rows: dict[bytes, list[FlowRefs]] = {}
         self._ref_bytes = 0
         self._spans: list[IndexSpan] = []
@@ -163,6 +185,8 @@ class FlowIndex:
             span = replace(span, file_range=replace(span.file_range, end=index.resume.start))
         self._spans.append(span)
         for row in index.rows:
+            if not self._selection.accepts_flow(row.flow):
+                continue
             self.costs[row.flow] = self.costs.get(row.flow, 0) + cost_of(row)
             self.first_packet_times[row.flow] = min(
                 self.first_packet_times.get(row.flow, row.first_at), row.first_at

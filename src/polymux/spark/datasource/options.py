@@ -14,6 +14,8 @@ from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import FlowFilter, SensorNaming
 from polymux.capture.io.paths import is_url
 from polymux.core.errors import PolymuxError
+from polymux.spark.datasource.selection import OPTION_NAMES as SELECTION_OPTIONS
+from polymux.spark.datasource.selection import RowSelection
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,6 +32,7 @@ BATCH_OPTIONS = (
     "sensor",
     "sensorfrom",
     "maxpartitionbytes",
+    *(name.lower() for name in SELECTION_OPTIONS),
 )
 STREAM_OPTIONS = (  # only for readStream
     "sessiongrace", "sessiontimeout", "idletimeout", "dedupwindow", "maxbytespertrigger",
@@ -65,6 +68,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     analysis_options: AnalysisOptions
     filters: tuple[str, ...]
+    selection: RowSelection
     max_partition_bytes: int = 0
     key_files: tuple[str, ...] = ()
 
@@ -81,8 +85,9 @@ class SourceOptions:
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
-                "port, filter, keys, sensor, sensorFrom and maxPartitionBytes; for streams also "
-                "sessionGrace, sessionTimeout, idleTimeout, dedupWindow and maxBytesPerTrigger"
+                "port, filter, keys, sensor, sensorFrom, maxPartitionBytes, "
+                f"{', '.join(SELECTION_OPTIONS)}; for streams also sessionGrace, sessionTimeout, "
+                "idleTimeout, dedupWindow and maxBytesPerTrigger"
             )
         table = values.get("table", "frames")
         if table not in TABLES:
@@ -102,13 +107,20 @@ class SourceOptions:
             ports = parse_ports(_ports(values.get("port", "")))
             FlowFilter(ports, filters)
             sensors = SensorNaming(values.get("sensor", ""), values.get("sensorfrom", ""))
+            selection = RowSelection.parse(table, values)
         except ValueError as problem:
             raise BadOption(str(problem)) from None
         analysis = AnalysisOptions(
-            values.get("protocol", "auto"), ports, frozenset({table}), sensors=sensors
+            values.get("protocol", "auto"),
+            ports,
+            frozenset({table}),
+            sensors=sensors,
+            only_protocols=selection.protocols,
         )
         keys = _split_list(values.get("keys", ""))
-        return cls(_paths(values), table, columns, analysis, filters, int(max_bytes), keys)
+        return cls(
+            _paths(values), table, columns, analysis, filters, selection, int(max_bytes), keys
+        )
 
     def with_keys(self) -> SourceOptions:
         """Return the same options with the key logs read.

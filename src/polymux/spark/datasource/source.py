@@ -1,7 +1,7 @@
 """`spark.read.format("polymux")`: a table of captures as a DataFrame.
 
-What to read is chosen by options. The source does not accept pushed-down filters: PySpark 4.3 gives
-wrong rows when a DataFrame whose source accepts them is used twice.
+What to read is chosen by options, rows too (`selection`). The source does not accept pushed
+filters: with them, PySpark 4.3 gives wrong rows when a DataFrame is used twice.
 """
 
 from __future__ import annotations

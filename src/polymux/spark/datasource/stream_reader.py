@@ -41,6 +41,7 @@ from polymux.capture import CaptureLimits, FlowFilter, SensorNaming, TcpSession,
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.datasource.selection import RowSelection
 from polymux.spark.datasource.table_batches import (
     capture_batches,
     session_batches,
@@ -231,7 +232,7 @@ class TableStreamReader(CaptureStreamReader):
         filters: tuple[str, ...],
         timeouts: SessionTimeouts,
         max_bytes_per_trigger: int,
-        table: str,
+        selection: RowSelection,
         columns: tuple[str, ...],
         key_files: tuple[str, ...] = (),
     ) -> None:
@@ -243,21 +244,25 @@ class TableStreamReader(CaptureStreamReader):
             max_bytes_per_trigger,
             key_files=key_files,
         )
-        self.table = table
+        self.selection = selection
         self.columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the sessions that ended in this micro-batch. Runs in a task."""
-        yield from spark_batches(self.table, self.columns, self._batches(partition.value))
+        yield from spark_batches(self.selection, self.columns, self._batches(partition.value))
 
     def _batches(self, task: BatchTask) -> Iterator[pa.RecordBatch]:
-        if self.table == "captures":
+        if self.selection.table == "captures":
             yield from capture_batches(task.captures)
             return
         options = replace(self.analysis_options, keys=task.keys)
         use_spark_local_dirs()
         with UrlFilePool(CaptureLimits(), task.identities) as files:
-            yield from session_batches(self.sessions(task.finished, files), options)
+
+            def sessions(selected: SessionSelection, read_ahead: ReadAhead) -> Iterator[TcpSession]:
+                return self.sessions([selected], files, read_ahead)
+
+            yield from session_batches(task.finished, sessions, options, self.selection)
 
 
 def table_stream_reader(
@@ -280,7 +285,7 @@ def table_stream_reader(
         source_options.filters,
         parse_timeouts(options),
         int(max_bytes),
-        source_options.table,
+        source_options.selection,
         source_options.columns,
         source_options.key_files,
     )

@@ -1,38 +1,43 @@
 """Record batches of one table, shaped as Spark reads them.
 
-The batch reader and the stream reader both run these functions inside a task: they analyze sessions
-one at a time and hand Spark batches of at most `MAX_BATCH_ROWS` rows, in the requested columns and
-exactly the types of `spark_schema`.
+The batch reader and the stream reader both run these functions inside a task: they analyze flows
+side by side, as `analyze` does, and hand Spark batches of at most `MAX_BATCH_ROWS` rows: the wanted
+rows, in the requested columns and exactly the types of `spark_schema`. Other columns are not
+converted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output.arrow_batches import decode_dictionaries, make_batch
+from polymux.analysis.output.arrow_batches import make_batch
+from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.capture import FileSummary, TcpSession
+from polymux.capture.io.read_ahead import ReadAhead, SizedFlow, interleave
+from polymux.spark.datasource.selection import RowSelection
 from polymux.spark.datasource.types import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+F = TypeVar("F", bound=SizedFlow)
 MAX_BATCH_ROWS = 8192  # rows; the fastest size for the transfer between Python and Java
 
 
 def spark_batches(
-    table: str, columns: Sequence[str], batches: Iterable[pa.RecordBatch]
+    selection: RowSelection, columns: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Select `columns`, cast them to the types Spark expects, and split long batches."""
+    """Select rows and `columns`, cast them to the types Spark expects, and split long batches."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(spark_schema(table, columns), timezone="UTC")
+    schema = to_arrow_schema(spark_schema(selection.table, columns), timezone="UTC")
     for batch in batches:
-        selected = decode_dictionaries(table, batch).select(list(columns))
+        selected = selection.select_rows(batch).select(list(columns))
         arrays = [
             column.cast(field.type) for column, field in zip(selected.columns, schema, strict=True)
         ]
@@ -42,20 +47,36 @@ def spark_batches(
 
 
 def session_batches(
-    sessions: Iterable[TcpSession], options: AnalysisOptions
+    flows: Iterable[F],
+    sessions_of_flow: Callable[[F, ReadAhead], Iterable[TcpSession]],
+    options: AnalysisOptions,
+    selection: RowSelection,
 ) -> Iterator[pa.RecordBatch]:
-    """Analyze the sessions and yield the batches of the table in `options` as they fill up."""
+    """Analyze the sessions of flows and yield the batches of the table in `options` as they fill.
+
+    Args:
+        flows: In order of their start.
+        sessions_of_flow: The sessions of a flow, whose reads are shared with those of other flows.
+        options: As for `analyze_session`.
+        selection: Sessions that it does not accept are not read.
+    """
     ready: list[pa.RecordBatch] = []
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         ready.append(batch)
 
-    for session in sessions:
-        for _ in analyze_session_steps(session, options, emit):
-            yield from ready
-            ready.clear()
+    batcher = RowBatcher(emit, MAX_BATCH_ROWS)
+
+    def steps(flow: F, read_ahead: ReadAhead) -> Iterator[int]:
+        for session in sessions_of_flow(flow, read_ahead):
+            if selection.accepts_session(session, options):
+                yield from analyze_session_steps(session, options, emit, batcher)
+
+    for _ in interleave(flows, steps):
         yield from ready
         ready.clear()
+    batcher.flush()
+    yield from ready
 
 
 def capture_batches(summaries: Sequence[FileSummary]) -> Iterator[pa.RecordBatch]:

@@ -417,7 +417,7 @@ class _Run:
         together.merge(indexed)
         together.merge(carried)
         find = partial(_find_new_packets, self._folder, together.names, self._ledger.newest)
-        found = self._map(find, plan_analyze_tasks(together, self._cores))
+        found = self._map(find, self._plan_flows(together))
         sessions = [file for file in self._parent.files.get("sessions", ()) if not file.provisional]
         touched = find_touched(
             unpack_new_packets(found),
@@ -485,9 +485,8 @@ class _Run:
             counters,
         )
         stored = StoredFiles()
-        size = self._settings.max_partition_bytes
         with counters.kept_current():
-            for result, files in self._map(task, plan_analyze_tasks(indexed, self._cores, size)):
+            for result, files in self._map(task, self._plan_flows(indexed)):
                 self._done.total.add(result)
                 stored.add(files)
         if self._done.total.packets != indexed.packets:
@@ -541,6 +540,12 @@ class _Run:
             with TableWriter(folder, "captures") as writer:
                 writer.add_captures(self._done.captures)
             return self._staging.output.store(folder)
+
+    def _plan_flows(self, totals: IndexTotals) -> list[FlowSelection]:
+        """Divide the flows into tasks, each with all of its flows, also those of one file."""
+        size = self._settings.max_partition_bytes
+        tasks = plan_analyze_tasks(totals, self._cores, size)
+        return [replace(selection, leaves_local=False) for selection in tasks]
 
     def _map(self, run: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Run a function on each item, in a task of its own."""

@@ -94,7 +94,7 @@ class PartitionWriters:
 
     def _finish(self, partition: Partition) -> None:
         """Complete the files of a partition and put them where a lake takes them from."""
-        for path in self._open.pop(partition).close():
+        for path in [written.path for written in self._open.pop(partition).close()]:
             place = partition_folder(
                 self.folder_of(partition.provisional), path.parent.name, partition
             )

@@ -3,18 +3,17 @@
 Half of the time of a small Spark job is spent in Java loading, verifying and laying out some 14,000
 classes. Java can dump the result to an archive and map it in later processes. Creating the archive
 takes a training session, which runs one job of each kind (`cds_training`), plus some ten seconds
-for the dump: about 25 s and 160 MB in the per-user cache. It is therefore created once per Java and
-PySpark, by a background process of the lowest priority that starts when a first local session ends.
+for the dump: about 25 s and 160 MB in the per-user cache. It is created once per Java and PySpark,
+and only on request: by `polymux doctor --class-archive`, or with `POLYMUX_CLASS_DATA=on`.
 
 Java verifies that the archive matches its classes and otherwise ignores it: the archive can make a
 session faster, never wrong. It does not verify the archive's content, which is code: so an archive
 is used only if no other user can have written it (`usable_file`).
 
-The environment variable `POLYMUX_CLASS_DATA` controls it: `on` creates and uses archives, `use`
-uses existing ones but creates none, `off` does neither. Without it, archives are created only where
-a person is at work: not without a terminal, in a container or in continuous integration.
-When the background process starts, one line says so and how to turn it off: on standard error if
-that is a terminal, otherwise only in the log (`polymux.spark`, level info).
+The environment variable `POLYMUX_CLASS_DATA` controls it: `use`, the default, uses an existing
+archive, `off` does not, and with `on` a background process of the lowest priority creates it when a
+first local session ends. One line then says so and how to turn it off: on standard error if that is
+a terminal, otherwise only in the log (`polymux.spark`, level info).
 """
 
 import logging
@@ -39,11 +38,6 @@ NOTICE = (
     "creating an archive of Spark's classes in the background, once, so that later runs start "
     "faster; POLYMUX_CLASS_DATA=use turns this off"
 )
-# Environment variables that continuous integration, Kubernetes and systemd-nspawn set.
-UNATTENDED_MARKS = (
-    "CI", "BUILD_NUMBER", "TEAMCITY_VERSION", "TF_BUILD", "KUBERNETES_SERVICE_HOST", "container",
-)  # fmt: skip
-CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
 # Referenced because Python warns when a running Popen object is collected.
 _background_processes: list[subprocess.Popen[bytes]] = []
@@ -51,19 +45,8 @@ _background_processes: list[subprocess.Popen[bytes]] = []
 
 def is_enabled(*, make: bool = False) -> bool:
     """Whether `POLYMUX_CLASS_DATA` allows using an archive or, with `make`, creating one."""
-    value = os.environ.get("POLYMUX_CLASS_DATA", "").lower()
-    if not value:
-        return not make or is_attended()
+    value = os.environ.get("POLYMUX_CLASS_DATA", "").lower() or "use"
     return value == "on" or (value == "use" and not make)
-
-
-def is_attended() -> bool:
-    """Whether a person is at work: at a terminal, not in a container or continuous integration."""
-    if any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in UNATTENDED_MARKS):
-        return False
-    if any(os.path.exists(path) for path in CONTAINER_FILES):
-        return False
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def archive_path(java: Java) -> Path:
@@ -100,14 +83,22 @@ def java_options(java: Java) -> list[str]:
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={files}"]
 
 
-def create_archive(java: Java) -> bool:
+def create_archive(java: Java, *, requested: bool = False) -> bool:
     """Create the archive unless it exists. Return whether it exists now.
 
     False means that another process is creating it, that the cache is not writable, or that
-    training failed; the reason is then kept beside it, and training is not repeated for a week.
+    training failed; the reason is then kept beside it (`failure_reason`), and training is not
+    repeated for a week.
+
+    Args:
+        java: the Java that shall use it.
+        requested: whatever `POLYMUX_CLASS_DATA` says, and although training has failed before.
     """
     archive = archive_path(java)
-    if not is_enabled(make=True) or _failed_recently(archive):
+    if requested:
+        with suppress(OSError):
+            _failure_path(archive).unlink(missing_ok=True)
+    elif not is_enabled(make=True) or _failed_recently(archive):
         return False
     try:
         made = make_once(archive, lambda part: train_archive(java, archive, part))
@@ -196,6 +187,14 @@ def dump_base_archive(java: Java, file: Path) -> None:
         timeout=TRAINING_TIMEOUT_SECONDS,
         check=True,
     )
+
+
+def failure_reason(java: Java) -> str:
+    """Why the archive could not be created the last time; "" if that is not known."""
+    try:
+        return _failure_path(archive_path(java)).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _base_path(archive: Path) -> Path:

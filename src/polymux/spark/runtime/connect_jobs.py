@@ -82,7 +82,7 @@ class ConnectJobGroup:
     ) -> None:
         if self.name in self._spark.getTags():
             for stage in stages or ():
-                if stage.num_tasks:
+                if stage.num_completed_tasks or inflight_tasks:
                     self._stages[stage.stage_id] = Progress(
                         stage.stage_id, stage.num_completed_tasks, stage.num_tasks
                     )

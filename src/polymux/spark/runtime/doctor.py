@@ -169,9 +169,7 @@ def _cache() -> InstallationCheck:
         todo = "set POLYMUX_CACHE to a folder of your own that can be written"
         text = f"{folder} cannot be used: Spark starts more slowly"
         return InstallationCheck("cache", False, text, todo, needed=False)
-    state = "no class archive yet: the first session creates it in the background"
-    if not classdata.is_enabled(make=True):
-        state = "no class archive; with POLYMUX_CLASS_DATA=on the next session creates it"
+    state = "no class archive; `polymux doctor --class-archive` creates it, and Spark starts faster"
     if not classdata.is_enabled():
         state = "POLYMUX_CLASS_DATA is off: no class archive is used"
     elif find_spec("pyspark") is None:

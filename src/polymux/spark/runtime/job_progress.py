@@ -68,7 +68,7 @@ def job_description(spark: "SparkSession", text: str) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
+def interruptible(cancel: Callable[[], object]) -> Iterator[None]:
     """Make Ctrl-C call `cancel` while the main thread waits for Spark, then end the block.
 
     A KeyboardInterrupt in the middle of a py4j call breaks the thread's connection to Java, and
@@ -138,7 +138,7 @@ def _in_call(frame: FrameType | None) -> bool:
     return False
 
 
-def _call_ignoring_errors(act: Callable[[], None]) -> None:
+def _call_ignoring_errors(act: Callable[[], object]) -> None:
     with suppress(Exception):  # if Java has died, the waiting call fails by itself
         act()
 

@@ -7,7 +7,8 @@ version and platform as the driver, with PySpark and pyarrow installed.
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,23 +22,32 @@ CORE_DEPENDENCIES = ("librt", "mypy_extensions")  # imports of the core besides 
 
 def pack(target: Path) -> None:
     """Write polymux, its compiled modules and the core's dependencies to the zip file `target`."""
-    package = package_folder()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
-        _add_tree(file, package, package.parent)
-        discovery = package.parent / DISCOVERY_PACKAGE
-        if discovery.is_dir():
-            _add_tree(file, discovery, package.parent)
-        for shared in _shared_modules(package):
-            file.write(shared, shared.name)
-        for name in CORE_DEPENDENCIES:
-            spec = find_spec(name)
-            if spec is None:
-                continue  # only a compiled core needs it, so this one is not compiled
-            if spec.submodule_search_locations:
-                for folder in spec.submodule_search_locations:
-                    _add_tree(file, Path(folder), Path(folder).parent)
-            elif spec.origin is not None:
-                file.write(spec.origin, Path(spec.origin).name)
+        for path, name in _entries():
+            file.write(path, name)
+
+
+def write_artifacts(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Write what `pack` packs as artifacts of a Spark Connect session; return archives and files.
+
+    Spark puts both into the working directory of the session's workers, from which Python imports:
+    an archive `NAME.zip` as the folder NAME, so that a compiled module is a file there. A package
+    is therefore an archive of what is in its folder.
+    """
+    archives: dict[Path, zipfile.ZipFile] = {}
+    files: list[Path] = []
+    with ExitStack() as stack:
+        for path, name in _entries():
+            package = name.parts[0]
+            if len(name.parts) == 1:
+                files.append(path)
+                continue
+            archive = folder / f"{package}.zip"
+            if archive not in archives:
+                zipped = zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+                archives[archive] = stack.enter_context(zipped)
+            archives[archive].write(path, name.relative_to(package))
+    return list(archives), files
 
 
 def shipping_settings(archive: Path, conf: Mapping[str, str]) -> dict[str, str]:
@@ -50,10 +60,30 @@ def shipping_settings(archive: Path, conf: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _add_tree(file: zipfile.ZipFile, folder: Path, root: Path) -> None:
+def _entries() -> Iterator[tuple[Path, Path]]:
+    """Yield every file to be shipped, and its path as Python imports it."""
+    package = package_folder()
+    yield from _tree(package)
+    discovery = package.parent / DISCOVERY_PACKAGE
+    if discovery.is_dir():
+        yield from _tree(discovery)
+    for shared in _shared_modules(package):
+        yield shared, Path(shared.name)
+    for name in CORE_DEPENDENCIES:
+        spec = find_spec(name)
+        if spec is None:
+            continue  # only a compiled core needs it, so this one is not compiled
+        if spec.submodule_search_locations:
+            for folder in spec.submodule_search_locations:
+                yield from _tree(Path(folder))
+        elif spec.origin is not None:
+            yield Path(spec.origin), Path(Path(spec.origin).name)
+
+
+def _tree(folder: Path) -> Iterator[tuple[Path, Path]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            file.write(path, path.relative_to(root))
+            yield path, path.relative_to(folder.parent)
 
 
 def _shared_modules(package: Path) -> list[Path]:

@@ -39,7 +39,7 @@ class JobGroup(Protocol):
         """Cancel those that are running. May be called in any thread."""
 
     def stages(self) -> list[Progress]:
-        """Return the progress of each stage that has begun. May be called in any thread.
+        """Return the progress of each stage of which a task has begun. May be called in any thread.
 
         Empty if the session does not answer.
         """

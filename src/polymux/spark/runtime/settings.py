@@ -96,8 +96,8 @@ def parse_master(url: str) -> Master:
         return Master(url, "cluster")
     if url.startswith("sc://"):
         raise PolymuxError(
-            f"master {url}: Spark Connect sessions are made by SparkSession.builder.remote; "
-            "make one and hand it over, or give the address of the cluster's master"
+            f"master {url}: this is a server of Spark Connect; give it as --remote, in Python as "
+            "spark_session(remote=...), or give the address of the cluster's master"
         )
     raise PolymuxError(
         f"master {url!r} is not known; write local[*], local[2], spark://host:7077, yarn, "

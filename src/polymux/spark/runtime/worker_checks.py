@@ -26,16 +26,18 @@ WorkerProbe = Callable[[], Row]
 def run_on_workers(
     spark: SparkSession, probe: WorkerProbe[Row], timeout: float = WORKER_SECONDS
 ) -> set[Row]:
-    """Call `probe` on every running executor and return the results; empty if none starts in time.
+    """Call `probe` on every running executor and return the results; empty if no task has begun
+    within `timeout` seconds. One that has begun may take its time.
 
     `probe` should sleep for a moment, so that one fast executor does not take all tasks, and must
     be pickled by value; see `_access_probe`. Its result is a tuple of texts and truth values.
     """
     timed_out = threading.Event()
 
-    def cancel(group: JobGroup) -> None:
-        timed_out.set()
-        group.cancel()
+    def cancel_if_idle(group: JobGroup) -> None:
+        if not group.stages():
+            timed_out.set()
+            group.cancel()
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import json
@@ -48,7 +50,7 @@ def run_on_workers(
     rows: set[Row] = set()
     try:
         with progress(spark, lambda _: None, description="polymux: checking the workers") as group:
-            timer = threading.Timer(timeout, cancel, [group])
+            timer = threading.Timer(timeout, cancel_if_idle, [group])
             timer.daemon = True
             timer.start()
             try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Container
+import stat
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,12 +23,12 @@ from polymux.capture import (
     FlowRefs,
     merge_summaries,
 )
-from polymux.capture.io.discovery import is_capture_name
 from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.core.errors import PolymuxError
 from polymux.spark.batch.index_stage import IndexSpan, index_span
+from polymux.spark.streaming.folder_listing import FolderListing
 from polymux.spark.streaming.index_store import Indexed, IndexStore
-from polymux.spark.streaming.offset import FilePart, FolderOffset
+from polymux.spark.streaming.offset import FilePart, FolderOffset, NameRanges
 
 _INCOMPLETE_STATUSES = ("truncated", "unreadable")
 # New files of fewer bytes are indexed in this process: a batch of Spark costs more than that takes.
@@ -83,7 +84,7 @@ class CaptureFolder:
         self._indexes: dict[str, list[FileIndex]] = {}
         self._identities: dict[str, FileIdentity] = {}  # by path, of the files in `_indexes`
         self._ahead: dict[str, Indexed] = {}  # whole files that were indexed by other processes
-        self.existing_names: set[str] = set()  # that `new_data` has found
+        self._listing = FolderListing(self.path)
         # Size and modification time of files in which no new complete block was found.
         self._unusable: dict[str, tuple[int, int]] = {}
         # Names of new files that tasks have indexed when they could not be read yet.
@@ -92,35 +93,21 @@ class CaptureFolder:
     def absolute_path(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def file_names(self, known: Container[str] = ()) -> tuple[list[str], set[str]]:
-        """List the captures in the folder and below it, by name within the folder.
+    def all_names(self) -> frozenset[str]:
+        """Return the names of all captures in the folder and below it, within the folder."""
+        return frozenset(self._listing.all_names())
 
-        Links to directories are not followed, and of several names of a file only one counts.
+    def look_anew(self) -> None:
+        """Forget what earlier looks have found: the next offset does not follow the last one."""
+        self._listing = FolderListing(self.path)
 
-        Args:
-            known: Names that need not be looked at.
-
-        Returns:
-            The captures that are not `known`, sorted; and the names of all.
-        """
-        found: list[str] = []
-        names: set[str] = set()
-        links: list[str] = []
-        for folder, _, files in os.walk(self.path):
-            within = os.path.relpath(folder, self.path)
-            for file in filter(is_capture_name, files):
-                name = file if within == os.curdir else os.path.join(within, file)
-                names.add(name)
-                if name not in known:
-                    path = self.absolute_path(name)
-                    (links if os.path.islink(path) else found).append(name)
-        seen = {self.absolute_path(name) for name in names - set(links)} if links else set()
-        for name in sorted(links):
-            real = os.path.realpath(self.absolute_path(name))
-            if real not in seen:
-                seen.add(real)
-                found.append(name)
-        return sorted(name for name in found if os.path.isfile(self.absolute_path(name))), names
+    def remaining(self, forgotten: NameRanges, newly_forgotten: Collection[str]) -> NameRanges:
+        """Return the names of forgotten files that are still there, as far as a look has found."""
+        still_there = [name for name in newly_forgotten if self._listing.has(name)]
+        gone = self._listing.vanished
+        if gone:
+            forgotten = forgotten.without_names(gone)
+        return forgotten.with_names(still_there) if still_there else forgotten
 
     def changed_files(
         self, offset: FolderOffset, now_ns: int, only: frozenset[str] | None = None
@@ -133,23 +120,23 @@ class CaptureFolder:
             only: Consider only these names.
         """
         changed = []
-        fresh, self.existing_names = self.file_names(offset.forgotten)
-        self._indexed_in_vain &= self.existing_names
-        for name in fresh:
+        present = self._listing.look(offset.forgotten)
+        self._indexed_in_vain = set(filter(self._listing.has, self._indexed_in_vain))
+        for name in present:
             if only is not None and name not in only:
                 continue
             try:
-                stat = os.stat(self.absolute_path(name))
+                found = os.stat(self.absolute_path(name))
             except OSError:
-                continue  # removed meanwhile
+                continue  # removed meanwhile, or a link to nothing
             parts = offset.files.get(name, ())
-            if parts and parts[-1].end_offset >= stat.st_size:
+            if not stat.S_ISREG(found.st_mode) or (parts and parts[-1].end_offset >= found.st_size):
                 continue
-            if self._unusable.get(name) == (stat.st_size, stat.st_mtime_ns):
-                settled = now_ns - stat.st_mtime_ns >= self._session_timeout_ns
+            if self._unusable.get(name) == (found.st_size, found.st_mtime_ns):
+                settled = now_ns - found.st_mtime_ns >= self._session_timeout_ns
                 if parts or not settled:
                     continue
-            changed.append(ChangedFile(stat.st_mtime_ns, name, stat.st_size))
+            changed.append(ChangedFile(found.st_mtime_ns, name, found.st_size))
         return sorted(changed)
 
     def files_for_tasks(

@@ -149,12 +149,11 @@ class FolderFollower:
         forgotten = self._forgettable_files(start, touched)
         for name in forgotten:
             del files[name]
-        gone = (start.forgotten | forgotten) & self.folder.existing_names
-        return FolderOffset(clock, files, frozenset(gone))
+        return FolderOffset(clock, files, self.folder.remaining(start.forgotten, forgotten))
 
     def available_files(self) -> AvailableFiles:
         """Return what exists now, for a run that ends when it has read that."""
-        return AvailableFiles(self._clock(), frozenset(self.folder.file_names()[0]))
+        return AvailableFiles(self._clock(), self.folder.all_names())
 
     def secrets(self, offset: FolderOffset) -> list[bytes]:
         """Return the TLS key logs in the captures that were read up to `offset`."""
@@ -217,6 +216,7 @@ class FolderFollower:
         """Rebuild the state at `offset`, unless it is the current one."""
         if self._offset == offset:
             return
+        self.folder.look_anew()
         self._open_sessions = self._new_open_sessions()
         self._reported_files = set()
         self._offset = FolderOffset(forgotten=offset.forgotten)

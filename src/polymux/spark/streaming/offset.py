@@ -7,13 +7,210 @@ batch that is repeated gives the same rows.
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import json
 import re
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
-_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
+Ranges = tuple[tuple[int, int], ...]  # first and last number of each, ascending and apart
+Rows = tuple[tuple[int, int, Ranges], ...]  # ranges of first numbers, and of the second of each
+
+_NUMBERS = re.compile(r"([0-9]+)")
+_NO_HOLE = (10**256, 10**256)  # beyond the numbers of all file names
+
+
+class NameRanges(Set[str]):
+    """An immutable set of file names, kept as ranges of the last two numbers in them: those of a
+    rotation (`NAME-00001.EXT`), or of a day and an hour (`2026-11-18/09.EXT`).
+
+    The offset is written for every batch, and a recorder may rotate forever: what the set costs
+    depends on the number of ranges, not on that of the names.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        numbers: dict[str, dict[int, list[int]]] = {}
+        for name in names:
+            group, one, two = _group_of(name)
+            numbers.setdefault(group, {}).setdefault(one, []).append(two)
+        self._rows = {
+            group: _joined((one, one, _ranges(sorted(by_first[one]))) for one in sorted(by_first))
+            for group, by_first in numbers.items()
+        }
+
+    def with_names(self, names: Iterable[str]) -> NameRanges:
+        """Return the set with these names, too."""
+        return self._combined(names, _union)
+
+    def without_names(self, names: Iterable[str]) -> NameRanges:
+        """Return the set without these names."""
+        return self._combined(names, _difference)
+
+    def pack(self) -> dict[str, str]:
+        """Encode the set for JSON."""
+        return {
+            group: ";".join(
+                f"{_text((first, last))}:{','.join(map(_text, ranges))}"
+                for first, last, ranges in rows
+            )
+            for group, rows in self._rows.items()
+        }
+
+    @classmethod
+    def unpack(cls, packed: dict[str, str]) -> NameRanges:
+        """Decode the result of `pack`."""
+        unpacked = cls()
+        for group, text in packed.items():
+            rows = []
+            for row in text.split(";"):
+                numbers, _, ranges = row.partition(":")
+                rows.append((*_range(numbers), tuple(map(_range, ranges.split(",")))))
+            unpacked._rows[group] = tuple(rows)
+        return unpacked
+
+    def _combined(
+        self, names: Iterable[str], act: Callable[[Ranges, Ranges], Ranges]
+    ) -> NameRanges:
+        result = NameRanges()
+        result._rows.update(self._rows)
+        for group, others in NameRanges(names)._rows.items():
+            rows = _combine(result._rows.pop(group, ()), others, act)
+            if rows:
+                result._rows[group] = rows
+        return result
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        group, one, two = _group_of(name)
+        ranges = _ranges_at(self._rows.get(group, ()), one)
+        place = bisect_right(ranges, two, key=itemgetter(0)) - 1
+        return place >= 0 and two <= ranges[place][1]
+
+    def __iter__(self) -> Iterator[str]:
+        for group, rows in self._rows.items():
+            kind, *texts = group.split("\0")
+            for first, last, ranges in rows:
+                for one, (begin, end) in itertools.product(range(first, last + 1), ranges):
+                    for two in range(begin, end + 1):
+                        yield _name_of(kind, texts, one, two)
+
+    def __len__(self) -> int:
+        return sum(
+            (last - first + 1) * sum(end - begin + 1 for begin, end in ranges)
+            for rows in self._rows.values()
+            for first, last, ranges in rows
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NameRanges):
+            return self._rows == other._rows
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # like every set that is compared by its names
+
+
+def _group_of(name: str) -> tuple[str, int, int]:
+    """The names that differ from this one only in their last two numbers, and these.
+
+    No file name contains NUL.
+    """
+    parts = _NUMBERS.split(name)
+    if len(parts) >= 5:
+        *before, one, between, two, after = parts
+        texts = ("".join(before), str(len(one)), between, str(len(two)), after)
+        return "\0".join(("2", *texts)), int(one), int(two)
+    if len(parts) == 3:
+        before_it, number, after = parts
+        return f"1\0{before_it}\0{len(number)}\0{after}", 0, int(number)
+    return f"0\0{name}", 0, 0
+
+
+def _name_of(kind: str, texts: Sequence[str], one: int, two: int) -> str:
+    if kind == "0":
+        return texts[0]
+    if kind == "1":
+        return f"{texts[0]}{two:0{texts[1]}}{texts[2]}"
+    return f"{texts[0]}{one:0{texts[1]}}{texts[2]}{two:0{texts[3]}}{texts[4]}"
+
+
+def _ranges(numbers: Iterable[int]) -> Ranges:
+    """The ranges of numbers that ascend."""
+    return _union(tuple((number, number) for number in numbers), ())
+
+
+def _union(one: Ranges, other: Ranges) -> Ranges:
+    merged: list[tuple[int, int]] = []
+    for first, last in heapq.merge(one, other):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _difference(ranges: Ranges, removed: Ranges) -> Ranges:
+    left: list[tuple[int, int]] = []
+    holes = iter(removed)
+    begin, end = next(holes, _NO_HOLE)
+    for first, last in ranges:
+        while end < first:
+            begin, end = next(holes, _NO_HOLE)
+        while begin <= last:
+            if begin > first:
+                left.append((first, begin - 1))
+            first = end + 1
+            if end > last:
+                break
+            begin, end = next(holes, _NO_HOLE)
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
+
+
+def _joined(rows: Iterable[tuple[int, int, Ranges]]) -> Rows:
+    """Join rows that follow each other and have the same ranges; leave out empty ones."""
+    joined: list[tuple[int, int, Ranges]] = []
+    for first, last, ranges in rows:
+        if joined and joined[-1][1] + 1 == first and joined[-1][2] == ranges:
+            joined[-1] = joined[-1][0], last, ranges
+        elif ranges:
+            joined.append((first, last, ranges))
+    return tuple(joined)
+
+
+def _combine(rows: Rows, others: Rows, act: Callable[[Ranges, Ranges], Ranges]) -> Rows:
+    """Combine the ranges of every number with those that `others`, not empty, have of it."""
+    begin = bisect_left(rows, others[0][0] - 1, key=itemgetter(1))
+    end = bisect_right(rows, others[-1][1] + 1, key=itemgetter(0))
+    near = rows[begin:end]
+    bounds = sorted({bound for row in (*near, *others) for bound in (row[0], row[1] + 1)})
+    pieces = (
+        (first, bound - 1, act(_ranges_at(near, first), _ranges_at(others, first)))
+        for first, bound in itertools.pairwise(bounds)
+    )
+    return (*rows[:begin], *_joined(pieces), *rows[end:])
+
+
+def _ranges_at(rows: Rows, number: int) -> Ranges:
+    place = bisect_right(rows, number, key=itemgetter(0)) - 1
+    return rows[place][2] if place >= 0 and number <= rows[place][1] else ()
+
+
+def _text(each: tuple[int, int]) -> str:
+    first, last = each
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
 
 
 class FilePart(NamedTuple):
@@ -32,7 +229,7 @@ class FolderOffset:
 
     clock_ms: int = 0  # time of the micro-batch, since the epoch
     files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
-    forgotten: frozenset[str] = frozenset()
+    forgotten: NameRanges = field(default_factory=NameRanges)
     indexing: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, int | str]:
@@ -41,7 +238,7 @@ class FolderOffset:
         return {
             "clock": self.clock_ms,
             "files": json.dumps(files, sort_keys=True, separators=(",", ":")),
-            "gone": json.dumps(pack_names(self.forgotten), sort_keys=True, separators=(",", ":")),
+            "gone": json.dumps(self.forgotten.pack(), sort_keys=True, separators=(",", ":")),
             "indexing": json.dumps(sorted(self.indexing)),
         }
 
@@ -65,43 +262,5 @@ class FolderOffset:
 
 
 @functools.lru_cache(maxsize=4)  # Spark hands the same offsets over several times in a batch
-def _names_of(packed: str) -> frozenset[str]:
-    return frozenset(unpack_names(json.loads(packed)))
-
-
-def pack_names(names: Iterable[str]) -> dict[str, str]:
-    """Encode names of rotated files, `NAME-00001.EXT`, as ranges of numbers.
-
-    The offset is written for every batch, and a recorder may rotate forever.
-    """
-    groups: dict[str, list[int]] = {}
-    for name in names:
-        found = _NUMBERED.fullmatch(name)
-        if found is None:
-            groups.setdefault(f"={name}", [])
-        else:
-            key = f"#{found[1]}\0{len(found[2])}\0{found[3]}"  # no file name contains NUL
-            groups.setdefault(key, []).append(int(found[2]))
-    return {key: ",".join(_ranges(sorted(numbers))) for key, numbers in groups.items()}
-
-
-def _ranges(numbers: list[int]) -> Iterable[str]:
-    start = 0
-    for i in range(1, len(numbers) + 1):
-        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
-            first, last = numbers[start], numbers[i - 1]
-            yield str(first) if first == last else f"{first}-{last}"
-            start = i
-
-
-def unpack_names(packed: dict[str, str]) -> Iterable[str]:
-    """Decode the result of `pack_names`."""
-    for key, text in packed.items():
-        if key.startswith("="):
-            yield key[1:]
-            continue
-        before, width, after = key[1:].split("\0")
-        for entry in text.split(","):
-            first, _, last = entry.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{before}{number:0{width}}{after}"
+def _names_of(packed: str) -> NameRanges:
+    return NameRanges.unpack(json.loads(packed))

@@ -14,13 +14,13 @@ from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import SensorNaming
 from polymux.capture.io.paths import AnyPath, one_path
-from polymux.core.errors import CaptureError
+from polymux.core.errors import CaptureError, PolymuxError
 from polymux.spark.datasource.stream_reader import (
     DEFAULT_MAX_BYTES_PER_TRIGGER,
     AllTablesSource,
     TaskReport,
 )
-from polymux.spark.runtime.session_jobs import jobs_of
+from polymux.spark.runtime.session_jobs import is_connect, jobs_of
 from polymux.spark.streaming.open_sessions import SessionTimeouts
 from polymux.spark.streaming.table_output import StreamingTables
 
@@ -94,6 +94,12 @@ def start_following(
     Raises:
         PolymuxError: An option or directory cannot be used. Raised before the query starts.
     """
+    if is_connect(spark):
+        raise PolymuxError(
+            "watching publishes its tables in the driver's process, and this session is of Spark "
+            "Connect, whose driver is elsewhere: give a master, or read the captures with "
+            "spark.readStream.format('polymux')"
+        )
     _release_ended()
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):

@@ -17,7 +17,6 @@ Two rules keep servers from harming each other:
 - A server removes its path only if it still names its own socket.
 """
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -27,12 +26,13 @@ import resource
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, Place
 from polymux.live.errors import describe_os_error
+from polymux.live.runtime import Task, Timer
 from polymux.live.urls import Address
 
 log = logging.getLogger("polymux.aio")
@@ -50,9 +50,31 @@ DESCRIPTOR_LIMIT = "open_files"  # the name under which a lack of descriptors is
 # The system has no descriptor or memory for another socket; the connection stays in its queue.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-ProtocolFactory = Callable[[Place], Any]  # asyncio.BaseProtocol, or what has its methods
+ProtocolFactory = Callable[[Place], Any]  # of a `ByteHandler`
 RefusalCallback = Callable[[str, str], None]
 """Called with the address of a peer and why it was refused."""
+
+
+class ListenerLoop(Protocol):
+    """What a listener needs of where it runs, with asyncio's methods for it."""
+
+    def time(self) -> float: ...
+    def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Timer: ...
+    def create_task(self, coroutine: Coroutine[Any, Any, None], /) -> Any: ...
+    def add_reader(self, fd: Any, callback: Callable[..., Any], /, *args: Any) -> object: ...
+    def remove_reader(self, fd: Any, /) -> object: ...
+    async def getaddrinfo(
+        self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
+    ) -> list[Any]: ...
+    async def connect_accepted_socket(
+        self,
+        protocol_factory: Callable[[], Any],
+        sock: socket.socket,
+        *,
+        ssl: ssl.SSLContext | None = None,
+        ssl_handshake_timeout: float | None = None,
+    ) -> object:
+        """Begin TLS on an accepted socket if there is a context, and connect a new handler."""
 
 
 class Listener:
@@ -72,6 +94,8 @@ class Listener:
         tls: ssl.SSLContext | None,
         handshake_timeout: float,
         on_refused: RefusalCallback | None = None,
+        *,
+        loop: ListenerLoop,
     ) -> None:
         self.address = address
         self._sockets = sockets
@@ -81,12 +105,12 @@ class Listener:
         self._tls = tls
         self._handshake_timeout = handshake_timeout
         self._on_refused = on_refused
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._accepting = False
-        self._retry: asyncio.TimerHandle | None = None
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._deferred: dict[socket.socket, asyncio.TimerHandle] = {}  # wait for a place
-        self._unheard: dict[socket.socket, tuple[Place, asyncio.TimerHandle]] = {}  # TLS, no byte
+        self._retry: Timer | None = None
+        self._connecting: set[Task] = set()
+        self._deferred: dict[socket.socket, Timer] = {}  # wait for a place
+        self._unheard: dict[socket.socket, tuple[Place, Timer]] = {}  # TLS, no byte
 
     @property
     def is_accepting(self) -> bool:
@@ -248,9 +272,7 @@ class Listener:
         if self._tls is not None:
             place.attach(partial(cancel_connecting, task), lambda: False)
 
-    def _on_connecting_done(
-        self, sock: socket.socket, place: Place, task: asyncio.Task[None]
-    ) -> None:
+    def _on_connecting_done(self, sock: socket.socket, place: Place, task: Task) -> None:
         self._connecting.discard(task)
         if task.cancelled():  # perhaps before it began
             place.release()
@@ -288,7 +310,7 @@ def peer_of(sock: socket.socket) -> str:
     return f"{where[0]}:{where[1]}" if isinstance(where, tuple) else "a peer"
 
 
-def cancel_connecting(task: "asyncio.Task[None]", _: str) -> None:
+def cancel_connecting(task: Task, _: str) -> None:
     """Close a connection that has no protocol yet."""
     task.cancel()
 
@@ -316,6 +338,8 @@ async def open_listener(
     tls: ssl.SSLContext | None = None,
     handshake_timeout: float = 0.0,
     on_refused: RefusalCallback | None = None,
+    *,
+    loop: ListenerLoop,
 ) -> Listener:
     """Listen at an address.
 
@@ -329,6 +353,7 @@ async def open_listener(
         tls: Context with a certificate; None: no TLS.
         handshake_timeout: Seconds for a TLS handshake.
         on_refused: Called if a TLS handshake fails, such as for an unknown client certificate.
+        loop: Where it listens: an event loop of asyncio, or what has its methods.
 
     Raises:
         OSError: The address cannot be listened on. EADDRINUSE also for a path where another
@@ -339,21 +364,25 @@ async def open_listener(
         sockets = [bind_unix_socket(address.path, backlog)]
         inode = inode_of(address.path)
     else:
-        sockets = await bind_tcp_sockets(address.host, address.port, backlog)
+        sockets = await bind_tcp_sockets(loop, address.host, address.port, backlog)
         port = sockets[0].getsockname()[1]
         address = Address(address.scheme, address.host, port, address.path)
-    listener = Listener(sockets, address, inode, factory, gate, tls, handshake_timeout, on_refused)
+    listener = Listener(
+        sockets, address, inode, factory, gate, tls, handshake_timeout, on_refused, loop=loop
+    )
     listener.start_accepting()
     return listener
 
 
-async def bind_tcp_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+async def bind_tcp_sockets(
+    loop: ListenerLoop, host: str, port: int, backlog: int
+) -> list[socket.socket]:
     """Return sockets that listen at every address of a host, on the same port.
 
     Raises:
         OSError: An address cannot be bound.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(
+    found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     sockets: list[socket.socket] = []

@@ -1,0 +1,373 @@
+"""The same behaviour through every door."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doors.door import Door, open_door
+from tests.record.certificate_authority import Authority
+
+import polymux
+
+DOORS = ["threads", "asyncio", "uvloop"]
+BYTE_STREAMS = ["mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2", "yamux"]
+PROFILE = "[default]\nitem = 1\nlast = 0\n"
+
+PEER = """
+import asyncio, polymux
+async def echo(stream):
+    async for chunk in stream:
+        await stream.send(chunk)
+async def main():
+    async with polymux.serve(
+        lambda session: session.serve_streams(echo), "tcp://127.0.0.1:0", protocol="mplex"
+    ) as server:
+        print(server.url, flush=True)
+        await asyncio.sleep(120)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest) -> Iterator[Door]:
+    before = descriptors(), threads()
+    with open_door(request.param) as opened:
+        yield opened
+    until(lambda: threads() <= before[1])
+    until(lambda: descriptors() <= before[0])
+
+
+def descriptors() -> int:
+    """How many sockets and selectors are open."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(("socket:", "anon_inode:"))
+    return found
+
+
+def threads() -> int:
+    return sum(thread.name != "asyncio_0" for thread in threading.enumerate())
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until a condition holds."""
+    latest = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < latest, "it did not come about"
+        time.sleep(0.005)
+
+
+def name_for(protocol: str) -> tuple[str, ...]:
+    return () if protocol.startswith("yamux") else ("name",)
+
+
+def echo(session: Any) -> None:
+    """Echo each stream, one after another."""
+    for stream in session.incoming:
+        with contextlib.suppress(polymux.StreamAborted), stream:
+            for chunk in stream:
+                stream.send(chunk)
+
+
+@contextlib.contextmanager
+def connected(door: Door, protocol: str = "mplex", **options: Any) -> Iterator[Any]:
+    """A session with a server that echoes."""
+    with door.serve(echo, "tcp://127.0.0.1:0", protocol=protocol) as server:
+        with door.connect(server.url, protocol=protocol, **options) as session:
+            yield session
+
+
+@contextlib.contextmanager
+def joined(door: Door, protocol: str = "mplex", **options: Any) -> Iterator[tuple[Any, Any]]:
+    """Two sessions in memory."""
+    near, far = door.pipe(protocol, **options)
+    try:
+        yield near, far
+    finally:
+        near.abort("the test is over")
+        far.abort("the test is over")
+        near.wait_closed()
+        far.wait_closed()
+
+
+@pytest.mark.parametrize("protocol", BYTE_STREAMS)
+def test_a_stream_is_opened_half_closed_and_read_to_its_end(door: Door, protocol: str) -> None:
+    with connected(door, protocol) as session:
+        with session.open(*name_for(protocol)) as stream:
+            stream.send(b"hello, ")
+            stream.send(b"world")
+            stream.end()
+            assert stream.receive_all() == b"hello, world"
+            with pytest.raises(polymux.StreamEnded):
+                stream.send(b"more")
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams"])
+def test_a_stream_is_opened_with_a_weight(door: Door, protocol: str) -> None:
+    with joined(door, protocol) as (near, far):
+        accepting = threading.Thread(target=lambda: far.accept(timeout=20))
+        accepting.start()
+        assert near.open("name", weight=4, timeout=20).weight == 4
+        accepting.join()
+
+
+def test_lines_and_exact_sizes_are_read(door: Door) -> None:
+    with connected(door) as session, session.open("lines") as stream:
+        stream.send(b"one\ntwo\nabcdef")
+        stream.end()
+        assert stream.readline() == b"one\n"
+        assert stream.readline() == b"two\n"
+        assert stream.readexactly(3) == b"abc"
+        buffer = bytearray(10)
+        assert buffer[: stream.recv_into(buffer)] == b"def"
+        assert stream.recv_into(buffer) == 0
+
+
+def test_a_reset_is_an_error_for_both_and_not_for_other_streams(door: Door) -> None:
+    with joined(door) as (near, far):
+        mine, other = near.open("reset"), near.open("other")
+        theirs, beside = far.accept(), far.accept()
+        mine.send(b"x")
+        assert theirs.receive() == b"x"
+        mine.abort()
+        with pytest.raises(polymux.StreamAborted):
+            theirs.receive()
+        with pytest.raises(polymux.StreamAborted):
+            mine.send(b"y")
+        other.send(b"goes on")
+        assert beside.receive() == b"goes on"
+
+
+def test_a_killed_peer_ends_every_call(door: Door) -> None:
+    peer = subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert peer.stdout is not None
+        session = door.connect(peer.stdout.readline().strip(), protocol="mplex")
+        stream = session.open("name")
+        stream.send(b"x")
+        assert stream.receive() == b"x"
+        timer = threading.Timer(0.1, os.kill, (peer.pid, signal.SIGKILL))
+        timer.start()
+        with pytest.raises(polymux.SessionClosed):
+            stream.receive()
+        session.wait_closed()
+        with pytest.raises(polymux.SessionClosed):
+            session.open("again")
+        timer.join()
+    finally:
+        peer.kill()
+        peer.wait()
+        assert peer.stdout is not None
+        peer.stdout.close()
+
+
+def test_a_slow_reader_holds_its_sender_up_and_gets_everything(door: Door) -> None:
+    with joined(door, "yamux") as (near, far):
+        mine = near.open()
+        mine.send(b"x")
+        theirs = far.accept()
+        sent = fill(mine)
+        assert 0 < sent < 16_000_000
+        mine.end()
+        got = 0
+        while chunk := theirs.receive(timeout=20):
+            got += len(chunk)
+        assert got == sent + 1
+
+
+def fill(stream: Any) -> int:
+    """Send until there is no more room. Return the number of bytes sent."""
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while True:
+            stream.send(bytes(65536), timeout=0.2)
+            sent += 65536
+    return sent
+
+
+CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "receive": lambda near, mine, timeout: mine.receive(timeout=timeout),
+    "receive_all": lambda near, mine, timeout: mine.receive_all(timeout=timeout),
+    "readline": lambda near, mine, timeout: mine.readline(timeout=timeout),
+    "readexactly": lambda near, mine, timeout: mine.readexactly(3, timeout=timeout),
+    "accept": lambda near, mine, timeout: near.accept(timeout=timeout),
+    "wait_closed": lambda near, mine, timeout: near.wait_closed(timeout=timeout),
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_call_that_times_out_leaves_the_session_in_order(door: Door, verb: str) -> None:
+    with joined(door) as (near, far):
+        mine = near.open("name")
+        theirs = far.accept()
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                CALLS[verb](near, mine, 0.003)
+        theirs.send(b"all\n")
+        assert mine.readexactly(4) == b"all\n"
+        far.open("next").send(b"x")
+        assert near.accept().receive() == b"x"
+
+
+def test_an_offer_that_times_out_is_withdrawn(door: Door) -> None:
+    with joined(door, "nerdbank") as (near, far):
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                near.open("nobody", timeout=0.01)
+        until(lambda: not far.offers())
+        opening = threading.Thread(target=lambda: near.open("somebody", timeout=20))
+        opening.start()
+        assert far.accept("somebody", timeout=20).name == "somebody"
+        opening.join()
+
+
+def test_a_thousand_streams_share_a_session(door: Door) -> None:
+    with connected(door) as session:
+        session.peer  # noqa: B018
+        for start in range(0, 1000, 250):
+            streams = [session.open(str(number)) for number in range(start, start + 250)]
+            for stream in streams:
+                stream.send(stream.name.encode())
+                stream.end()
+            for stream in streams:
+                assert stream.receive_all(timeout=30) == stream.name.encode()
+                stream.close()
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "unix", "tls", "wss", "ws"])
+def test_every_transport_carries_a_session(door: Door, scheme: str, tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
+    serving: dict[str, Any] = {"protocol": "omnistreams"}
+    calling: dict[str, Any] = {"protocol": "omnistreams"}
+    if scheme in ("tls", "wss"):
+        authority = Authority(tmp_path / "authority")
+        serving["tls"] = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        serving["tls"].load_cert_chain(authority.cert, authority.key)
+        calling["tls"] = ssl.create_default_context(cafile=authority.ca)
+        calling["server_hostname"] = "localhost"
+
+    def mirror(session: Any) -> None:
+        for receiver in session.incoming:
+            with session.open(receiver.metadata) as sender:
+                for message in receiver:
+                    sender.send(message)
+
+    with door.serve(mirror, url, token="a secret of the two", **serving) as server:
+        with door.connect(server.url, token="a secret of the two", **calling) as session:
+            with session.open({"name": 1}) as sender:
+                answer: Any = None
+                for number in range(50):
+                    sender.send(bytes(10_000) + b"%d" % number)
+                    answer = answer or session.accept()
+                    assert answer.receive(timeout=20) == bytes(10_000) + b"%d" % number
+            assert answer.json() == {"name": 1}
+            with pytest.raises(polymux.StreamEnded):
+                answer.receive(timeout=20)
+
+
+def test_a_certificate_of_nobody_known_is_refused(door: Door, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert, authority.key)
+    with door.serve(echo, "tls://127.0.0.1:0", protocol="mplex", tls=context) as server:
+        with pytest.raises(polymux.Unreachable, match="authority is unknown"):
+            door.connect(server.url, protocol="mplex")
+
+
+def test_requests_are_answered_and_cancelled_in_time(door: Door) -> None:
+    waiting = threading.Event()
+
+    def upper(call: Any) -> None:
+        request = call.read()
+        if request == b"wait":
+            waiting.wait(20)
+        call.reply(request.upper())
+
+    with door.serve(
+        lambda session: session.serve_streams(upper), "tcp://127.0.0.1:0", protocol="streamux"
+    ) as server, door.connect(server.url, protocol="streamux") as session:  # fmt: skip
+        assert session.request(b"hello", timeout=20) == b"HELLO"
+        with pytest.raises(TimeoutError, match="the request was cancelled"):
+            session.request(b"wait", timeout=0.05)
+        waiting.set()
+        assert session.request(b"again", timeout=20) == b"AGAIN"
+
+
+def test_items_flow_under_credit(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    with joined(door, f"minmux:profile={tmp_path}/profile.toml") as (near, far):
+        receiver = far.receiver(1, window=4)
+        sender = near.sender(1)
+        sender.send(b"abcd", timeout=20)
+        with pytest.raises(TimeoutError):
+            sender.send(b"abcd", timeout=0.05)
+        got = b""
+        while len(got) < 4:
+            got += receiver.receive(timeout=20)
+        assert got.startswith(b"abcd")
+
+
+def test_a_ping_measures_the_round_trip(door: Door) -> None:
+    with connected(door, "yamux") as session:
+        assert 0 <= session.ping() < 20
+
+
+def test_control_messages_go_both_ways(door: Door) -> None:
+    with joined(door, "omnistreams") as (near, far):
+        near.control({"a": 1})
+        assert far.receive_control(timeout=20) == b'{"a":1}'
+        far.control(b"raw")
+        assert near.receive_control(timeout=20) == b"raw"
+
+
+def test_nothing_listens_is_said_at_once(door: Door) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(polymux.Unreachable, match="nothing listens there"):
+            door.connect(url, protocol="mplex")
+
+
+def test_a_closed_server_ends_its_sessions_and_handlers(door: Door) -> None:
+    server = door.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
+    session = door.connect(server.url, protocol="mplex")
+    stream = session.open("name")
+    stream.send(b"x")
+    assert stream.receive() == b"x"
+    server.close()
+    with pytest.raises(polymux.SessionClosed):
+        stream.receive()
+    session.close()
+
+
+def test_a_handler_that_raises_aborts_its_session_only(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(session: Any) -> None:
+        if session.accept().name == "bad":
+            raise ValueError("on purpose")
+        echo(session)
+
+    with door.serve(handle, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        bad = door.connect(server.url, protocol="mplex")
+        bad.open("bad")
+        bad.wait_closed(timeout=20)
+        with door.connect(server.url, protocol="mplex") as good:
+            good.open("good")
+            with good.open("x") as stream:
+                stream.send(b"x")
+                assert stream.receive(timeout=20) == b"x"
+    assert "on purpose" in caplog.text
