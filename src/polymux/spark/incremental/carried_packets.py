@@ -192,13 +192,13 @@ def load_carried(
 def _stored_ranges(path: str) -> Iterator[list[FlowRefs]]:
     """Yield the rows of a file of references, those of one range of a file together."""
     part = read_part(path, range(MIN_BUCKETS))
-    ranges: dict[tuple[bytes, str, int], list[int]] = {}
+    ranges: dict[tuple[bytes, str, int], list[tuple[FlowRefs, int, int]]] = {}
     for position, flow, _ in part.positions():
-        row = part.row(position)
-        ranges.setdefault((flow, row.file, row.start), []).append(position)
+        stored = part.row(position)
+        ranges.setdefault((flow, stored[0].file, stored[0].start), []).append(stored)
     with open(path, "rb") as file:
-        for positions in ranges.values():
-            yield [part.row(p)._replace(refs=_read(file, *part.refs_at(p))) for p in positions]
+        for rows in ranges.values():
+            yield [row._replace(refs=_read(file, start, size)) for row, start, size in rows]
 
 
 def _read(file: BinaryIO, start: int, size: int) -> bytes:
