@@ -68,8 +68,9 @@ class LiveSession(TcpSession):
         limits: CaptureLimits,
         ports: Iterable[int],
     ) -> None:
+        block = FlowRefs(flow, 0, path, 0, 0, 0, b"", hints)
         super().__init__(
-            flow, FlowOrder(), prescan, 0, [path], [hints], [], limits, frozenset(ports)
+            flow, FlowOrder(), prescan, 0, [path], [block], [], limits, frozenset(ports)
         )
         self.over = False
         """Both sides have ended, or the session was closed: no more events follow."""

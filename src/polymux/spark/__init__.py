@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polymux.spark.batch.pipeline import Analysis, analyze
+    from polymux.spark.batch.pipeline import Analysis, LakeOptions, LakeRun, analyze
     from polymux.spark.datasource.source import PolymuxSource, register
     from polymux.spark.runtime.doctor import InstallationCheck, checks
     from polymux.spark.runtime.java import Java, NoJava, find_java
@@ -20,6 +20,8 @@ __all__ = [
     "Analysis",
     "InstallationCheck",
     "Java",
+    "LakeOptions",
+    "LakeRun",
     "NoJava",
     "PolymuxSource",
     "Progress",
@@ -37,6 +39,8 @@ _LAZY_MODULES = {
     "analyze": "batch.pipeline",
     "InstallationCheck": "runtime.doctor",
     "Java": "runtime.java",
+    "LakeOptions": "batch.pipeline",
+    "LakeRun": "batch.pipeline",
     "NoJava": "runtime.java",
     "PolymuxSource": "datasource.source",
     "Progress": "runtime.job_progress",

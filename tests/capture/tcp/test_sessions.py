@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -286,3 +287,53 @@ def test_more_files_than_may_be_open_are_read(write: Callable[..., str]) -> None
     (found,) = read_sessions(paths)
     assert streams(found)[0] == bytes(range(200))
     assert found.ends == ("fin", "fin")
+
+
+def test_only_the_connection_that_spans_interleaved_files_is_not_proven_ordered(
+    tmp_path: Path,
+) -> None:
+    before = build.talk((0, b"before"), (1, b"yes"))
+    spread = build.talk(
+        (0, b"one"), (1, b"two"), (0, b"three"), isn=(5000, 7000), start=START + HOUR
+    )
+    files = {"a.pcapng": before, "b.pcapng": spread[::2], "c.pcapng": spread[1::2]}
+    for name, packets in files.items():
+        (tmp_path / name).write_bytes(build.pcapng(packets))
+    with read_sessions([str(tmp_path / name) for name in files]) as reading:
+        assert [session.ordered for session in reading] == [True, False]
+
+
+def test_only_connections_of_the_same_time_are_noted_as_kept_apart(tmp_path: Path) -> None:
+    files = {
+        "a.pcapng": build.talk((0, b"long"), (1, b"ago")),
+        "b.pcapng": build.talk((0, b"here"), isn=(1 << 28, 2 << 28), start=START + HOUR),
+        "c.pcapng": build.talk((0, b"there"), isn=(5 << 28, 9 << 28), start=START + HOUR + 1),
+    }
+    for name, packets in files.items():
+        (tmp_path / name).write_bytes(build.pcapng(packets))
+    with read_sessions([str(tmp_path / name) for name in files]) as reading:
+        notes = [session.note or "" for session in reading]
+    assert ["kept apart" in note for note in notes] == [False, True, True]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_session_is_the_same_from_the_references_of_its_packets_alone(seed: int) -> None:
+    rng = random.Random(seed)
+    packets = []
+    for number in range(3):
+        packets += build.talk(
+            *[(rng.randrange(2), bytes(rng.randrange(1, 300))) for _ in range(rng.randrange(1, 8))],
+            isn=(rng.randrange(1 << 32), rng.randrange(1 << 32)),
+            start=START + number * HOUR,
+            close=rng.random() < 0.7,
+        )
+    packets = [packet for packet in packets if rng.random() < 0.95]
+    packets += [packet for packet in packets if rng.random() < 0.1]
+    packets.sort(key=lambda packet: packet.at + rng.randrange(-2 * MS, 2 * MS))
+    with tempfile.NamedTemporaryFile(suffix=".pcapng") as file, FilePool() as pool:
+        file.write(build.pcapng(packets))
+        file.flush()
+        whole = sessions_of(index_file(file.name).rows, pool.reader)
+        for session in whole:
+            (again,) = sessions_of(session.packet_rows(), pool.reader)
+            assert facts(again) == facts(session)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from polymux.capture.io.atomic_write import PART_SUFFIX
@@ -61,10 +61,12 @@ def find_captures(paths: AnyPaths) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A capture file and its size in bytes; 0 if the size is not known."""
+    """A capture file, its size in bytes and its modification time in nanoseconds since 1970; 0 if
+    that is not known."""
 
     path: str
     size: int = 0
+    modified_ns: int = 0
 
 
 def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
@@ -90,7 +92,7 @@ def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
                 found.setdefault(capture.path, capture)
             else:
                 # Absolute: a worker's current directory may differ from the driver's.
-                file = CaptureFile(os.path.abspath(capture.path), capture.size)
+                file = replace(capture, path=os.path.abspath(capture.path))
                 found.setdefault(os.path.realpath(file.path), file)
     if not found:
         named = ", ".join(given) or "nothing"
@@ -114,7 +116,8 @@ def _captures_below(path: str) -> Iterator[CaptureFile]:
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise CaptureError("is not a regular file; record a pipe to a file first", path)
     for file in find_captures([path]):
-        yield CaptureFile(file, os.path.getsize(file))
+        found = os.stat(file)
+        yield CaptureFile(file, found.st_size, found.st_mtime_ns)
 
 
 def _remote_captures(url: str) -> Iterator[CaptureFile]:
@@ -126,7 +129,7 @@ def _remote_captures(url: str) -> Iterator[CaptureFile]:
         if info.type == FileType.NotFound:
             raise CaptureError("no such file or directory", url)
         if info.type != FileType.Directory:
-            yield CaptureFile(url, info.size or 0)
+            yield CaptureFile(url, info.size or 0, info.mtime_ns or 0)
             return
         below: list[FileInfo] = system.get_file_info(FileSelector(path, recursive=True))
     except (OSError, ValueError, RuntimeError) as problem:
@@ -134,7 +137,8 @@ def _remote_captures(url: str) -> Iterator[CaptureFile]:
         raise CaptureError(f"cannot be listed: {reason}", url) from None
     for entry in sorted(below, key=lambda info: str(info.path)):
         if entry.type == FileType.File and is_capture_name(entry.base_name):
-            yield CaptureFile(_child_url(url, path, entry.path), entry.size or 0)
+            child = _child_url(url, path, entry.path)
+            yield CaptureFile(child, entry.size or 0, entry.mtime_ns or 0)
 
 
 def is_capture_name(name: str) -> bool:

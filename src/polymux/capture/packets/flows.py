@@ -46,6 +46,20 @@ def endpoint_text(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+FlowName = tuple[str, str, str]
+
+
+def flow_name(flow: bytes) -> FlowName:
+    """The sensor and the two endpoints of a flow as in the tables, whichever of them dialed."""
+    ends = flow_endpoints(flow)
+    return flow_name_of(sensor_of_flow(flow), *(endpoint_text(*end) for end in ends))
+
+
+def flow_name_of(sensor: str, one: str, other: str) -> FlowName:
+    """The name of the flow between two endpoints, in any order."""
+    return (sensor, one, other) if one <= other else (sensor, other, one)
+
+
 @dataclass(frozen=True, slots=True)
 class SensorNaming:
     """How the sensor of a capture is found.

@@ -27,8 +27,9 @@ Invariants after `arrange`:
 
 - `order[i]` is block index << 32 | record number, and each reference occurs at most once.
 - Session `n` has the packets from `session_starts[n]` to before `session_starts[n + 1]`.
-- If `interleaved` is set, the merge returned to a file it had left: the order of the two
-  directions against each other depends on clocks and is not proven.
+- If a session is `interleaved`, the merge returned to a file that it had left within the session:
+  the order of its two directions against each other depends on clocks and is not proven. Another
+  connection of the same endpoints has no part in that, whenever its packets are added.
 """
 
 from __future__ import annotations
@@ -80,7 +81,6 @@ class FileCursor:
         self.forward_offset: i64 = NO_OFFSET
         self.backward_offset: i64 = NO_OFFSET
         self.merge_key: i64 = MIN_MERGE_KEY  # latest timestamp so far: files are merged by it
-        self.was_left: bool = False  # a packet of another file came after one of this
         self.key_shift: i64 = 0  # added to timestamps for `merge_key`: the clock stepped back
         self.recorded: RecordedFiles | None = None
         self.file_number: i64 = 0  # in `recorded`
@@ -168,7 +168,6 @@ class FlowOrder:
         self.count: i64 = 0
         self.session_starts: vec[i64] = vec[i64]()  # indexes into `order`
         self.prescans: list[SessionPrescan] = []  # one for each session
-        self.interleaved: bool = False
         self.duplicate_packets: i64 = 0
         self.recordings: dict[str, RecordedFiles] = {}
 
@@ -225,7 +224,6 @@ class FlowOrder:
         outdated: list[int] = []  # sessions whose boundary was found only after their pre-scan
         active: list[FileCursor] = []
         waiting: i64 = 0
-        last: FileCursor | None = None
         while True:
             # Choose the file with the lowest merge key; start the next file when it is its turn.
             cursor: FileCursor | None = None
@@ -260,12 +258,6 @@ class FlowOrder:
             ):
                 self.duplicate_packets += 1
             else:
-                if cursor is not last:
-                    if cursor.was_left:
-                        self.interleaved = True
-                    if last is not None:
-                        last.was_left = True
-                    last = cursor
                 # Start a session, here or at an earlier SYN that this packet confirms.
                 size = captured + (header >> 32)
                 start = splitter.session_start(
@@ -318,6 +310,22 @@ class FlowOrder:
                 block, size, read_i64_le(refs, pos + 16), header, read_i64_le(refs, pos + 8)
             )
         return prescan
+
+    def packed_packets(self, begin: i64, end: i64) -> dict[int, bytes]:
+        """The references of the packets from `begin` to before `end`, packed, by block index.
+
+        Those of a block are in their order within it.
+        """
+        parts: dict[int, list[bytes]] = {}
+        for index in range(begin, end):
+            entry = self.order[index]
+            number = entry >> 32
+            block = self.ref_blocks[number]
+            pos = block.seek(entry & LOW32)
+            if number not in parts:
+                parts[number] = []
+            parts[number].append(block.refs[pos : pos + REF_BYTES])
+        return {number: b"".join(refs) for number, refs in parts.items()}
 
 
 def file_number(cursor: FileCursor) -> int:
@@ -523,6 +531,7 @@ class SessionPrescan:
         self.hint_index: i64 = 0
         self.files: list[int] = []
         self.disordered: bool = False
+        self.interleaved: bool = False  # the merge returned to a file of the session
         self.current_file: i64 = -1
         self.end_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last byte
         self.highest_ack: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its bytes
@@ -565,7 +574,9 @@ class SessionPrescan:
             self.hint_index = (header >> 24) & 255
         if block.file != self.current_file:
             self.current_file = block.file
-            if self.current_file not in self.files:
+            if self.current_file in self.files:
+                self.interleaved = True
+            else:
                 self.files.append(self.current_file)
         self.last_at = timestamp
         if self.packets == 0:

@@ -22,6 +22,7 @@ from polymux.capture.packets.flows import (
     sensor_of_flow,
 )
 from polymux.capture.packets.indexer import FlowRefs
+from polymux.capture.packets.packet_refs import REF_BYTES
 from polymux.capture.pcapng.comments import read_hint
 from polymux.capture.tcp.file_groups import group_rows
 from polymux.capture.tcp.flow_order import FlowOrder, SessionPrescan, SpoolFactory, StoredRefs
@@ -40,7 +41,7 @@ KEPT_APART = (
     "other captures have a different connection with these addresses at the same time, and were "
     "kept apart; name their sensors with --sensor-from"
 )
-_NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")
+_NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")  # of the other direction, without packets
 
 ReadAt = Callable[[int, int], bytes]
 
@@ -111,7 +112,7 @@ class TcpSession:
         prescan: SessionPrescan,
         begin: int,
         files: Sequence[str],
-        hints: Sequence[tuple[str, ...]],
+        blocks: Sequence[FlowRefs],
         readers: Sequence[ReadAt],
         limits: CaptureLimits,
         ports: frozenset[int],
@@ -127,9 +128,9 @@ class TcpSession:
         self.started_at: int = prescan.first_at
         self.ended_at: int = prescan.last_at
         self.packets = int(prescan.packets)
-        self.captures = [files[number] for number in prescan.files]
+        self.captures = [capture_of(files[number]) for number in prescan.files]
         self.saw_syn = prescan.syn_direction >= 0 or prescan.syn_ack_direction >= 0
-        self.ordered = not (order.interleaved or prescan.disordered)
+        self.ordered = not (prescan.interleaved or prescan.disordered)
         """False if the relative order of the two directions is not proven."""
         self._flip, self.note = _find_dialer(flow, prescan, ports)
         self.segment_bytes = (
@@ -140,7 +141,8 @@ class TcpSession:
         captured = [prescan.has_packets(side ^ self._flip) for side in (0, 1)]
         self.unseen_side = captured.index(False) if any(captured) and not all(captured) else None
         """The side of which no packet was captured, 0 or 1; None if both were captured."""
-        hint = hints[prescan.hint_block][prescan.hint_index] if prescan.hint_block >= 0 else ""
+        hinted = prescan.hint_block >= 0
+        hint = blocks[prescan.hint_block].hints[prescan.hint_index] if hinted else ""
         self.protocol_hint, self.vantage_hint = read_hint(hint) if hint else (None, None)
         if not self.ordered:
             self.note = _append_note(self.note, "the order of its two directions is not proven")
@@ -152,10 +154,12 @@ class TcpSession:
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans in which each side waited for a retransmission of its bytes."""
         self._repeated: list[tuple[int, int, int, int]] = []
+        self._totals_known = False
         self.rtt_ns: int | None = None
         """Round-trip time; None if it could not be measured."""
         self._order = order
         self._packet_range = (begin, begin + self.packets)
+        self._blocks = blocks
         self._files = files
         self._readers = readers
         self._read_ahead = read_ahead
@@ -167,6 +171,11 @@ class TcpSession:
         return (
             f"<polymux TCP session of {self.dialer} with {self.acceptor}, {self.packets} packets>"
         )
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last session of its files, so that later packets may belong to it."""
+        return self._packet_range[1] == int(self._order.count)
 
     @property
     def dialer(self) -> str:
@@ -237,12 +246,34 @@ class TcpSession:
         return self._events(batch_bytes)
 
     def scan_packets(self) -> TcpSession:
-        """Reassemble without reading payload, so that all attributes are known; returns self."""
+        """Reassemble without reading payload, so that all attributes are known; returns self.
+
+        Does nothing if they are known already.
+        """
+        if self._totals_known:
+            return self
         for number, events in enumerate(self._events(1 << 40)):
             self._all_events = events if number == 0 else None
         if self._all_events is not None and self._all_events.count > MAX_KEPT_EVENTS:
             self._all_events = None
         return self
+
+    def packet_rows(self) -> list[FlowRefs]:
+        """Rows with the references of this session's packets only, without duplicates.
+
+        `sessions_of` makes the same session of them.
+        """
+        packed = self._order.packed_packets(*self._packet_range)
+        return [
+            self._blocks[number]._replace(
+                first_at=_timestamp(refs, 0),
+                last_at=_timestamp(refs, len(refs) - REF_BYTES),
+                refs=refs,
+                stored=None,
+                records=0,
+            )
+            for number, refs in sorted(packed.items())
+        ]
 
     def conflicts(self) -> list[Conflict]:
         """Compare the bytes that packets repeat with the copies captured before.
@@ -313,6 +344,7 @@ class TcpSession:
                 yield events
 
     def _store_totals(self, reassembler: Reassembler) -> None:
+        self._totals_known = True
         dialer, acceptor = reassembler.dialer, reassembler.acceptor
         self.ends = (dialer.end_state(acceptor), acceptor.end_state(dialer))
         self.reassembled_bytes = (dialer.delivered_bytes, acceptor.delivered_bytes)
@@ -355,16 +387,34 @@ def sessions_of(
     if _are_of_one_file(rows):
         return _sessions_of_group(rows, open_reader, limits, ports, spool, read_ahead)
     groups = group_rows(rows)
-    sessions = [
-        session
-        for group in groups
+    found = [
+        (number, session)
+        for number, group in enumerate(groups)
         for session in _sessions_of_group(group, open_reader, limits, ports, spool, read_ahead)
     ]
     if len(groups) > 1:
-        sessions.sort(key=lambda session: session.started_at)
-        for session in sessions:
-            session.note = _append_note(session.note, KEPT_APART)
-    return sessions
+        found.sort(key=lambda numbered: numbered[1].started_at)
+        _note_kept_apart(found)
+    return [session for _, session in found]
+
+
+def _note_kept_apart(sessions: list[tuple[int, TcpSession]]) -> None:
+    """Note it for the sessions that have others at the same time, of another group of files.
+
+    They are given by their start, each with the number of its group.
+    """
+    apart: set[int] = set()
+    latest: dict[int, int] = {}  # of each group, the session that ends last so far
+    for n, (group, session) in enumerate(sessions):
+        for other, m in latest.items():
+            if other != group and sessions[m][1].ended_at >= session.started_at:
+                apart |= {n, m}
+        m = latest.get(group, n)
+        if session.ended_at >= sessions[m][1].ended_at:
+            latest[group] = n
+    for n in apart:
+        session = sessions[n][1]
+        session.note = _append_note(session.note, KEPT_APART)
 
 
 def _are_of_one_file(rows: list[FlowRefs]) -> bool:
@@ -388,7 +438,7 @@ def _sessions_of_group(
             ranges_by_start[file, start] = [_NO_REFS, _NO_REFS]
         ranges_by_start[file, start][direction] = row
     order = FlowOrder(spool)
-    hints: list[tuple[str, ...]] = []
+    blocks: list[FlowRefs] = []
     files: list[str] = []
     ranges: list[tuple[StoredRefs, StoredRefs]] = []
     place = ("", 0)
@@ -402,7 +452,7 @@ def _sessions_of_group(
             first = forward if forward.packets else backward
             place = first.recording, first.file_number
         ranges.append((_stored(forward), _stored(backward)))
-        hints += (forward.hints, backward.hints)
+        blocks += (forward._replace(refs=b""), backward._replace(refs=b""))
     if ranges:
         order.add_file(ranges, *place)
     order.arrange()
@@ -411,10 +461,23 @@ def _sessions_of_group(
     listening = frozenset(ports)
     return [
         TcpSession(
-            flow, order, prescan, begin, files, hints, readers, limits, listening, read_ahead
+            flow, order, prescan, begin, files, blocks, readers, limits, listening, read_ahead
         )
         for begin, prescan in zip(order.session_starts, order.prescans, strict=True)
     ]
+
+
+def capture_of(file: str) -> str:
+    """The path of the capture that the `file` of a row names.
+
+    Rows of packets that are kept outside of their capture name it with a mark behind a NUL.
+    """
+    return file.partition("\0")[0]
+
+
+def _timestamp(refs: bytes, position: int) -> int:
+    """The timestamp of the reference at `position`, in nanoseconds."""
+    return int.from_bytes(refs[position + 8 : position + 16], "little", signed=True)
 
 
 def _stored(row: FlowRefs) -> StoredRefs:

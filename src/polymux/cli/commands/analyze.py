@@ -1,7 +1,7 @@
 """`polymux analyze`: captures to tables and a report, on Spark.
 
-The options have three groups, which the help texts name: what to analyze, how to run Spark
-("Spark:"), and following a growing directory ("With --watch:").
+The options have four groups, which the help texts name: what to analyze, how to run Spark
+("Spark:"), following a growing directory ("With --watch:"), and a lake of tables ("Lake:").
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from rich.text import Text
 
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture import FlowFilter, SensorNaming
+from polymux.cli.commands.analyze_lake import lake_choice, lake_options, print_lake
 from polymux.cli.commands.analyze_watch import run_watch, single_directory, watch_options
 from polymux.cli.support.capture_options import (
     PROTOCOL_HELP,
@@ -58,7 +60,11 @@ SMALL_INPUT_BYTES = 256 * MIB  # one process has analyzed this before Spark has 
     epilog="Example: polymux analyze captures/ --out tables --port 9000=mplex", no_args_is_help=True
 )
 @click.argument("captures", nargs=-1, required=True)
-@click.option("--out", required=True, help="Directory for the tables; replaced all at once.")
+@click.option(
+    "--out",
+    required=True,
+    help="Directory for the tables; replaced all at once. A lake: also a URL.",
+)
 @click.option(
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
     help=PROTOCOL_HELP,
@@ -87,6 +93,7 @@ SMALL_INPUT_BYTES = 256 * MIB  # one process has analyzed this before Spark has 
     "--memory", default="1g", show_default=True, help="Spark: heap of the driver, such as 512m."
 )
 @click.option("--conf", "confs", multiple=True, help="Spark: a setting, spark.NAME=VALUE.")
+@lake_options
 @watch_options
 @click.pass_context
 def analyze(
@@ -113,11 +120,19 @@ def analyze(
     dedup_window: float,
     sensor: str,
     sensor_from: str,
+    append: bool,
+    reprocess: tuple[datetime, ...],
+    lake_format: str | None,
+    by_sensor: bool,
+    carry_days: float,
+    catalog: str,
+    exchange: str,
 ) -> None:
     """Analyze captures and write tables: sessions, streams, frames, violations, stalls, timeline.
 
     CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://). With --watch
-    the command keeps running and adds the sessions of new captures to the tables.
+    the command keeps running and adds the sessions of new captures to the tables. With --append,
+    --out is a lake of tables by date, a directory or URL: each run adds what is new.
     """
     from polymux.capture.io.discovery import find_inputs
     from polymux.spark.batch.atomic_output import check_output
@@ -135,6 +150,9 @@ def analyze(
         raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
+    choice = lake_choice(
+        append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, watch
+    )
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
@@ -148,17 +166,20 @@ def analyze(
             )  # fmt: skip
         return
     inputs = find_inputs(captures)
-    check_output(out)
+    if not choice.is_lake:
+        check_output(out)
     console = Console(stderr=True)
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
             session = spark_session(master, remote=remote, memory=memory, conf=settings)
             spark = stack.enter_context(session)
+        with_report = with_report and not choice.is_lake
         mention_report(captures, sum(file.size for file in inputs), with_report)
         with stage_progress(spark, console) as on_stage:
             done = run(
                 spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
                 content=content, keys=key_files, on_stage=on_stage, sensors=sensors,
+                lake=choice.options(), append=choice.adds,
             )  # fmt: skip
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
@@ -240,7 +261,8 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
 
     out = standard_output()
     total = analysis.total
-    print_findings(analysis.out)
+    if analysis.lake is None:
+        print_findings(analysis.out)
     sums = (
         (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
         (total.total_bytes, "byte"),
@@ -259,7 +281,10 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     if analysis.capture_bytes:
         ratio = analysis.read_bytes / analysis.capture_bytes
         out.print(f"read: {ratio:.2f} bytes for each byte of the captures")
-    out.print(f"tables: {relative_path(analysis.out)}", markup=False)
+    if analysis.lake is not None:
+        print_lake(analysis)
+    else:
+        out.print(f"tables: {relative_path(analysis.out)}", markup=False)
     if report_path:
         out.print(f"report: {relative_path(report_path)}", markup=False)
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.output.session_rows import make_session_id
 from polymux.analysis.session.analyzer import SessionSummary, analyze_session_steps
-from polymux.capture import CaptureLimits, sessions_of
+from polymux.capture import CaptureLimits, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.capture.tcp.flow_order import SpoolFactory
@@ -285,36 +286,81 @@ def analyze_flows(
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}", options.layout)
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
-
-        def sessions_steps(
-            flow: StoredFlow, read_ahead: ReadAhead, spool: SpoolFactory | None
-        ) -> Iterator[int]:
-            rows = flow.rows()
-            for row in rows:
-                result.packets += row.packets
-            for session in sessions_of(
-                rows, files.reader, limits=limits, ports=options.ports, spool=spool,
-                read_ahead=read_ahead,
-            ):  # fmt: skip
-                if options.layout.partition_by:
-                    name = make_session_id(session.flow, session.started_at)
-                    writer.add_session(name, session.started_at // 1000, session.sensor)
-                summary = yield from analyze_session_steps(
-                    session, options, writer.emit, writer.batcher
-                )
-                result.add_session(summary)
-
-        def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
-            if not flow.is_huge:
-                return sessions_steps(flow, read_ahead, None)
-            return spooled_steps(flow, read_ahead)
-
-        def spooled_steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
-            with TempSpool() as spool:
-                yield from sessions_steps(flow, read_ahead, spool.open)
-
-        for _ in interleave(flows, steps):
-            pass
+        analyze_sessions(flows, files, OneWriter(writer, options.layout), options, result)
     result.files = {file.name: file.rows for file in writer.files}
     result.read_bytes = files.bytes_read
     return result
+
+
+class SessionOutput(Protocol):
+    """Where the rows of a task's sessions go. Sessions of several flows are analyzed in turns."""
+
+    def begin_flow(self, sessions: Sequence[TcpSession], files: UrlFilePool) -> None:
+        """Called with all sessions of a flow before the first of them is analyzed."""
+
+    def begin_session(self, session: TcpSession) -> TableWriter:
+        """Return the writer for the rows of a session."""
+
+    def end_session(self, session: TcpSession) -> None:
+        """Called when all rows of a session have been written."""
+
+
+@dataclass(frozen=True)
+class OneWriter:
+    """The output of tasks that write all sessions to the same files."""
+
+    writer: TableWriter
+    layout: TableLayout
+
+    def begin_flow(self, sessions: Sequence[TcpSession], files: UrlFilePool) -> None:
+        """Do nothing."""
+
+    def begin_session(self, session: TcpSession) -> TableWriter:
+        if self.layout.partition_by:
+            name = make_session_id(session.flow, session.started_at)
+            self.writer.add_session(name, session.started_at // 1000, session.sensor)
+        return self.writer
+
+    def end_session(self, session: TcpSession) -> None:
+        """Do nothing."""
+
+
+def analyze_sessions(
+    flows: ReferenceReader,
+    files: UrlFilePool,
+    output: SessionOutput,
+    options: AnalysisOptions,
+    result: StageResult,
+) -> None:
+    """Analyze the sessions of all flows, interleaved by timestamp, and count them in `result`."""
+
+    def sessions_steps(
+        flow: StoredFlow, read_ahead: ReadAhead, spool: SpoolFactory | None
+    ) -> Iterator[int]:
+        rows = flow.rows()
+        for row in rows:
+            result.packets += row.packets
+        sessions = sessions_of(
+            rows, files.reader, limits=files.limits, ports=options.ports, spool=spool,
+            read_ahead=read_ahead,
+        )  # fmt: skip
+        output.begin_flow(sessions, files)
+        for session in sessions:
+            writer = output.begin_session(session)
+            summary = yield from analyze_session_steps(
+                session, options, writer.emit, writer.batcher
+            )
+            output.end_session(session)
+            result.add_session(summary)
+
+    def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+        if not flow.is_huge:
+            return sessions_steps(flow, read_ahead, None)
+        return spooled_steps(flow, read_ahead)
+
+    def spooled_steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
+        with TempSpool() as spool:
+            yield from sessions_steps(flow, read_ahead, spool.open)
+
+    for _ in interleave(flows, steps):
+        pass

@@ -21,6 +21,7 @@ from polymux.capture import (
     FileRange,
     FileSummary,
     FlowFilter,
+    FlowRefs,
     SensorNaming,
     index_range,
     merge_summaries,
@@ -37,6 +38,7 @@ from polymux.capture.io.sources import (
     open_source,
 )
 from polymux.capture.packets.file_summary import UNREADABLE
+from polymux.capture.packets.flows import FlowName, flow_name
 from polymux.core.errors import CaptureError, CaptureUnavailable
 from polymux.spark.batch.capture_copies import CaptureCopy
 from polymux.spark.batch.reference_shuffle import (
@@ -64,11 +66,12 @@ SPLIT_TOLERANCE = 1.25  # a file up to this factor larger than the target is not
 @dataclass(frozen=True)
 class IndexSpan:
     """A range of one file, for one task to index. `listed_bytes` is the size of the file when it
-    was found, 0 if that is not known."""
+    was found, 0 if that is not known. Of `flows`, if given, only these are kept (`flow_name`)."""
 
     path: str
     file_range: FileRange
     listed_bytes: int = 0
+    flows: frozenset[FlowName] | None = None
 
 
 def plan_index_tasks(
@@ -151,15 +154,17 @@ def run_index_stage(
     filters: tuple[str, ...] = (),
     analyze_tasks: int = 0,
     sensors: SensorNaming | None = None,
+    buckets: int = 0,
 ) -> IndexTotals:
     """Run the stage on the workers. Return the sum of its results.
 
-    `analyze_tasks` is how many tasks are expected to analyze the result.
+    `analyze_tasks` is how many tasks are expected to analyze the result, and decides into how many
+    `buckets` flows are hashed if that is not given.
 
     Raises:
         CaptureUnavailable: A capture cannot be read, or has changed since it was found.
     """
-    buckets = bucket_count(analyze_tasks or len(tasks))
+    buckets = buckets or bucket_count(analyze_tasks or len(tasks))
     reported = reported_buckets(len(tasks))
     counters = jobs_of(spark).counters()
     run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors, counters)
@@ -209,13 +214,21 @@ def index_into(
     with ExitStack() as stack:
         opened = _open(span, limits)
         if isinstance(opened, FileSummary):
-            _add_summary(writer, span, opened)
+            _add_summary(writer, opened, SpanFacts(span.file_range.start))
             return
         stack.callback(opened.close)
         identity = _identity(opened)
         # Reading it once more would fetch or decompress it once more.
         slow = is_url(span.path) or bool(opened.compression)
         copy = CaptureCopy(Path(staging, INDEX_FOLDER)) if slow else None
+        facts = SpanFacts(span.file_range.start, str(identity))
+
+        def add(rows: list[FlowRefs]) -> None:
+            if span.flows is not None:
+                rows = [row for row in rows if flow_name(row.flow) in span.flows]
+            facts.add(rows)
+            writer.add(rows, facts.identity)
+
         try:
             index = index_range(
                 span.path,
@@ -223,26 +236,43 @@ def index_into(
                 limits=limits,
                 wanted=flow_filter,
                 source=IndexedSource(opened, copy.write if copy else None),
-                emit=lambda rows: writer.add(rows, str(identity)),
+                emit=add,
             )
             _check(identity, opened)
         except BaseException:
             if copy is not None:
                 copy.discard()
             raise
-        writer.add(index.rows, str(identity))
+        add(index.rows)
         if copy is not None:
             copy.close()
             if copy.name:
                 writer.add_copy(span.path, copy.name)
         writer.result.read_bytes += opened.bytes_read
         writer.result.secrets += index.secrets
-    _add_summary(writer, span, index.summary)
+    _add_summary(writer, index.summary, facts)
 
 
-def _add_summary(writer: ReferenceWriter, span: IndexSpan, summary: FileSummary) -> None:
-    fields = {**asdict(summary), "start": span.file_range.start}
-    writer.result.summaries.append(json.dumps(fields))
+@dataclass
+class SpanFacts:
+    """What an index task says of a span, beside its summary: where it starts, the identity of the
+    file, and the timestamps of the first and last packet that was kept, -1 if there is none."""
+
+    start: int
+    identity: str = ""
+    first_at: int = -1
+    last_at: int = -1
+
+    def add(self, rows: Sequence[FlowRefs]) -> None:
+        """Take the timestamps of rows into account."""
+        if rows:
+            first, last = min(row.first_at for row in rows), max(row.last_at for row in rows)
+            self.first_at = first if self.first_at < 0 else min(self.first_at, first)
+            self.last_at = max(self.last_at, last)
+
+
+def _add_summary(writer: ReferenceWriter, summary: FileSummary, facts: SpanFacts) -> None:
+    writer.result.summaries.append(json.dumps([asdict(summary), asdict(facts)]))
 
 
 def index_span(
@@ -315,11 +345,18 @@ def _check(identity: FileIdentity, source: StoredSource) -> None:
         raise LostInput(str(problem)) from None
 
 
+def indexed_spans(totals: IndexTotals) -> list[tuple[FileSummary, SpanFacts]]:
+    """Return what was said of all spans, sorted by file and offset."""
+    spans = [
+        (FileSummary(**summary), SpanFacts(**facts))
+        for summary, facts in map(json.loads, totals.summaries)
+    ]
+    return sorted(spans, key=lambda span: (span[0].file, span[1].start))
+
+
 def summaries_of(totals: IndexTotals) -> list[FileSummary]:
     """Return the summaries of all spans, sorted by file and offset."""
-    entries = [json.loads(text) for text in totals.summaries]
-    entries.sort(key=lambda entry: (entry["file"], entry["start"]))
-    return [FileSummary(**{k: v for k, v in entry.items() if k != "start"}) for entry in entries]
+    return [summary for summary, _ in indexed_spans(totals)]
 
 
 def merge_by_file(summaries: Iterable[FileSummary]) -> list[FileSummary]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import TYPE_CHECKING
 
 from polymux.analysis.options import AnalysisOptions
@@ -63,6 +64,7 @@ class Analysis:
     indexed_packets: int = 0  # TCP packets that the index found
     capture_bytes: int = 0  # size of the captures, as they are stored
     read_bytes: int = 0  # bytes that were read of them, in all stages
+    lake: LakeRun | None = None  # what was done to the lake, if `out` is one
 
     @property
     def conserved(self) -> bool:
@@ -74,6 +76,45 @@ class Analysis:
     def unread(self) -> list[FileSummary]:
         """Files that could not be read to their end."""
         return [capture for capture in self.captures if capture.status != "whole"]
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """How a lake of tables is written.
+
+    Args:
+        format: `parquet`, `delta` or `iceberg`; None: that of the lake, `parquet` for a new one.
+        by_sensor: Divide tables by the sensor of their sessions too, not only by date.
+        reprocess: Days, in UTC: the captures with their packets are read again, and the rows of the
+            sessions that began on them are replaced.
+        carry_days: For how many days without a packet a session that has not ended is not over.
+        catalog: Iceberg: URI of the SQL catalog; "" for a file of SQLite.
+        exchange: A directory that the driver and all workers share, through which tasks exchange
+            references. "": in the lake; of a lake on an object store, the temporary directory of
+            this machine, which is enough for local sessions only.
+    """
+
+    format: str | None = None
+    by_sensor: bool = False
+    reprocess: tuple[date, ...] = ()
+    carry_days: float = 7.0
+    catalog: str = ""
+    exchange: str = ""
+
+
+@dataclass(frozen=True)
+class LakeRun:
+    """What a run has done to a lake.
+
+    `version` is its version after the run. `skipped` captures were as they had been read before.
+    `replaced` sessions had been over, and were analyzed again; `open` ones are not over, and their
+    rows are provisional.
+    """
+
+    version: int
+    skipped: int
+    replaced: int
+    open: int
 
 
 def analyze(
@@ -91,16 +132,23 @@ def analyze(
     on_stage: Callable[[str], None] | None = None,
     sensors: SensorNaming | None = None,
     partition_by: Sequence[str] = (),
+    lake: LakeOptions | None = None,
+    append: bool = False,
 ) -> Analysis:
     """Analyze captures and write the tables below `out`.
 
     The tables of `out` are replaced all at once when everything has succeeded. If anything raises,
     the former ones stay as they were.
 
+    With `append` or `lake`, `out` is a lake: tables by date, on a directory or an object store. To
+    a lake that exists captures can only be added, with `append`: those that it was made from are
+    skipped, and sessions that were not over are finished. See `incremental.append`, which says what
+    else is raised then.
+
     Args:
         spark: A session, classic or of Spark Connect.
         paths: A file, directory, glob or URL, or several of them.
-        out: A directory that the driver and all workers share.
+        out: A directory that the driver and all workers share; of a lake also a URL.
         protocol: A protocol string, or `auto` to detect the protocol of each session.
         ports: Protocol strings by port.
         filters: Only these flows, each as `host:port`.
@@ -112,7 +160,10 @@ def analyze(
         on_stage: Called with the name of each stage as it begins: index, analyze, publish.
         sensors: How the sensor of each capture is found.
         partition_by: `("date",)` or `("date", "sensor")`: the files of each table but `captures`
-            are in a folder for each date (UTC) of a session's start, and for each sensor.
+            are in a folder for each date (UTC) of a session's start, and for each sensor. Those of
+            a lake are anyway.
+        lake: How a lake is written; None, without `append`: plain tables.
+        append: Add to the lake.
 
     Returns:
         The counters of the run.
@@ -127,16 +178,16 @@ def analyze(
         BadLayout: `partition_by` is something else.
         PolymuxError: An option is invalid, or the workers cannot do the work.
     """
-    options = AnalysisOptions(
-        protocol, ports or {}, keys=read_key_option(keys), sensors=sensors or SensorNaming()
-    )
-    options = options.with_content() if content else options
+    options = _analysis_options(protocol, ports, filters, content, keys, sensors)
     options = replace(options, layout=TableLayout(tuple(partition_by)))
     limits = limits or CaptureLimits()
-    try:
-        FlowFilter(options.ports, filters)
-    except ValueError as problem:
-        raise PolymuxError(str(problem)) from None
+    if append or lake is not None:
+        from polymux.spark.incremental.append import analyze_into_lake
+
+        return analyze_into_lake(
+            spark, paths, one_path(out), options, tuple(filters), limits, max_partition_bytes,
+            lake or LakeOptions(), append, on_stage,
+        )  # fmt: skip
     files = find_inputs(paths)
     output = StagedOutput(one_path(out))
     options = options.with_run(output.run)
@@ -192,6 +243,30 @@ def analyze(
         total_bytes(files),
         indexed.read_bytes + total.read_bytes,
     )
+
+
+def _analysis_options(
+    protocol: str,
+    ports: dict[int, str] | None,
+    filters: Sequence[str],
+    content: bool,
+    keys: str | Sequence[str],
+    sensors: SensorNaming | None,
+) -> AnalysisOptions:
+    """Check the arguments of `analyze`; return what they say of the analysis.
+
+    Raises:
+        BadKeyLog: A key log cannot be used.
+        PolymuxError: An argument cannot be used.
+    """
+    options = AnalysisOptions(
+        protocol, ports or {}, keys=read_key_option(keys), sensors=sensors or SensorNaming()
+    )
+    try:
+        FlowFilter(options.ports, filters)
+    except ValueError as problem:
+        raise PolymuxError(str(problem)) from None
+    return options.with_content() if content else options
 
 
 def plural_captures(count: int) -> str:

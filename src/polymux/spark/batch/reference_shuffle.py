@@ -291,6 +291,19 @@ class IndexTotals:
         if len(self.flow_costs) > 2 * MAX_TOTAL_FLOWS:
             self.flow_costs = _heaviest(self.flow_costs, MAX_TOTAL_FLOWS)
 
+    def merge(self, other: IndexTotals) -> None:
+        """Add the totals of another stage, whose tasks wrote to the same folder and buckets."""
+        self.names += other.names
+        self.summaries += other.summaries
+        self.packets += other.packets
+        self.cost += other.cost
+        self.read_bytes += other.read_bytes
+        self.secrets += other.secrets
+        for bucket, cost in other.bucket_costs.items():
+            self.bucket_costs[bucket] = self.bucket_costs.get(bucket, 0) + cost
+        for flow, cost in other.flow_costs.items():
+            self.flow_costs[flow] = self.flow_costs.get(flow, 0) + cost
+
     def cost_of_each_bucket(self) -> list[float]:
         """Return the cost of each bucket; what no task reported one by one is spread evenly."""
         even = (self.cost - sum(self.bucket_costs.values())) / self.buckets

@@ -1,0 +1,131 @@
+"""`polymux analyze --append`: the options of a lake of tables, and what a run has done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from polymux.cli.support.output import console as standard_output
+from polymux.cli.support.output import format_value, plural
+
+if TYPE_CHECKING:
+    from polymux.spark.batch.pipeline import Analysis, LakeOptions
+
+FORMATS = ("parquet", "delta", "iceberg")  # those of `spark.lake`, which takes long to import
+DEFAULT_CARRY_DAYS = 7.0
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def lake_options(command: Command) -> Command:
+    """Add `--append` and the options of a lake."""
+    for add in (
+        click.option("--exchange", default="", metavar="DIR",
+                     help="Lake on an object store: a directory that all workers share."),
+        click.option("--catalog", default="", metavar="URI",
+                     help="Lake: SQL catalog of Iceberg tables; by default a file of SQLite."),
+        click.option("--carry-days", type=click.FloatRange(0), default=DEFAULT_CARRY_DAYS,
+                     show_default=True,
+                     help="Lake: days without a packet after which a session is over."),
+        click.option("--by-sensor", is_flag=True,
+                     help="Lake: divide tables by sensor too, not only by date."),
+        click.option("--format", "lake_format", type=click.Choice(FORMATS),
+                     help="Lake: the format of its tables; --out is a lake then."),
+        click.option("--reprocess", type=click.DateTime(["%Y-%m-%d"]), multiple=True,
+                     metavar="DATE",
+                     help="Lake: read the captures of this day again and replace its rows."),
+        click.option("--append", is_flag=True,
+                     help="Lake: --out is one; add what it was not made from yet."),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
+@dataclass(frozen=True)
+class LakeChoice:
+    """What the options of a lake say."""
+
+    append: bool
+    reprocess: tuple[date, ...]
+    format: str | None
+    by_sensor: bool
+    carry_days: float
+    catalog: str
+    exchange: str
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether `--out` is a lake."""
+        return bool(self.append or self.reprocess or self.format or self.by_sensor or self.catalog)
+
+    @property
+    def adds(self) -> bool:
+        """Whether it may be one that exists."""
+        return bool(self.append or self.reprocess)
+
+    def options(self) -> LakeOptions | None:
+        """The options for the analysis; None for plain tables."""
+        from polymux.spark.batch.pipeline import LakeOptions
+
+        if not self.is_lake:
+            return None
+        return LakeOptions(
+            self.format,
+            self.by_sensor,
+            self.reprocess,
+            self.carry_days,
+            self.catalog,
+            self.exchange,
+        )
+
+
+def lake_choice(
+    append: bool,
+    reprocess: Sequence[datetime],
+    lake_format: str | None,
+    by_sensor: bool,
+    carry_days: float,
+    catalog: str,
+    exchange: str,
+    watch: bool,
+) -> LakeChoice:
+    """Check the options of a lake.
+
+    Raises:
+        click.UsageError: They cannot be used together.
+    """
+    choice = LakeChoice(
+        append,
+        tuple(sorted({day.date() for day in reprocess})),
+        lake_format,
+        by_sensor,
+        carry_days,
+        catalog,
+        exchange,
+    )
+    if watch and choice.is_lake:
+        raise click.UsageError(
+            "--watch writes plain tables: leave --append and the other options of a lake out, or "
+            "run analyze --append from time to time"
+        )
+    return choice
+
+
+def print_lake(analysis: Analysis) -> None:
+    """Print what a run has done to a lake."""
+    run = analysis.lake
+    if run is None:
+        return
+    out = standard_output()
+    read = plural(len(analysis.captures), "capture")
+    if not analysis.captures:
+        out.print(f"nothing new: {plural(run.skipped, 'capture')} as before")
+    else:
+        out.print(
+            f"{read} read, {run.skipped} as before; {plural(run.replaced, 'session')} replaced, "
+            f"{run.open} not over"
+        )
+    out.print(f"lake: {format_value(analysis.out)}, version {run.version}", markup=False)

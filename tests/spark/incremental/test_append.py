@@ -1,0 +1,138 @@
+"""Captures added to a lake day by day: the rows of one analysis of all of them.
+
+With POLYMUX_SOAK 30 days with many sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.incremental.daily_captures import (
+    FIRST_DAY,
+    deliver,
+    differences,
+    rows_of_lake,
+    rows_of_tables,
+    talks,
+    write_days,
+)
+
+from polymux.capture import SensorNaming
+from polymux.core.errors import PolymuxError
+from polymux.spark import Analysis, LakeOptions, analyze
+from polymux.spark.incremental.append import MissingCaptures
+from polymux.spark.incremental.ledger import ChangedCaptures, OtherSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
+DAYS, TALKS = (30, 600) if SOAK else (4, 24)
+SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
+pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
+
+
+def day(number: int) -> date:
+    return (datetime.fromtimestamp(FIRST_DAY / 1e9, UTC) + timedelta(days=number)).date()
+
+
+def append(spark: SparkSession, captures: Path, lake: Path, *reprocess: date) -> Analysis:
+    how = LakeOptions(reprocess=reprocess)
+    return analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*.parquet")}
+
+
+def test_daily_appends_have_the_rows_of_one_analysis_of_everything(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rng = Random(3)
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    of_days = write_days(made, talks(3, DAYS, TALKS), DAYS)
+    late, grown, wrong = of_days[0][1], of_days[1][0], of_days[1][3]
+    replaced = 0
+    for number, paths in enumerate(of_days):
+        deliver([path for path in paths if path != late], made, captures)
+        if number == 1:  # one ends early, and another has the packets of another half day
+            part = captures / grown.relative_to(made)
+            part.write_bytes(part.read_bytes()[: part.stat().st_size * 2 // 3])
+            shutil.copy(of_days[1][2], captures / wrong.relative_to(made))
+        if number == 2:
+            deliver([late, grown, wrong], made, captures)
+            with pytest.raises(ChangedCaptures, match="--reprocess"):
+                append(spark, captures, lake)
+        elif SOAK and number > 3 and rng.random() < 0.3:  # a half day arrives on the next day
+            (captures / paths[0].relative_to(made)).unlink()
+            of_days[min(number + 1, DAYS - 1)].append(paths[0])
+        done = append(spark, captures, lake, *([day(1)] if number == 2 else []))
+        assert done.conserved
+        assert done.lake is not None
+        assert done.lake.version == number + 1
+        replaced += done.lake.replaced
+    deliver([path for paths in of_days for path in paths], made, captures)
+    append(spark, captures, lake)
+    assert replaced
+    before = files_below(lake)
+    again = append(spark, captures, lake)
+    assert again.lake is not None
+    assert again.lake.skipped == len(set().union(*of_days))
+    assert not again.captures
+    assert files_below(lake) == before
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_the_captures_of_sessions_that_go_on_are_not_needed_any_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    of_days = write_days(made, talks(8, 3, 12), 3)
+    carried = 0
+    for paths in of_days:
+        shutil.rmtree(captures, ignore_errors=True)
+        deliver(paths, made, captures)
+        done = append(spark, captures, lake)
+        assert done.lake is not None
+        carried += done.lake.open
+    assert carried
+    deliver([path for paths in of_days for path in paths], made, captures)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    of_days = write_days(made, talks(3, 3, 18), 3)
+    late = of_days[0][1]
+    for paths in of_days:
+        deliver([path for path in paths if path != late], made, captures)
+    append(spark, captures, lake)
+    before = rows_of_lake(lake)
+    shutil.rmtree(captures)
+    deliver([late], made, captures)
+    with pytest.raises(MissingCaptures, match="late packets"):
+        append(spark, captures, lake)
+    assert rows_of_lake(lake) == before
+
+
+def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    write_days(captures, talks(5, 1, 2), 1)
+    analyze(spark, captures, lake, lake=LakeOptions("parquet"))
+    with pytest.raises(PolymuxError, match="--append"):
+        analyze(spark, captures, lake, lake=LakeOptions("parquet"))
+    with pytest.raises(OtherSettings, match="protocol"):
+        analyze(spark, captures, lake, protocol="mplex", append=True)
+    assert rows_of_lake(lake)["sessions"]
