@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.detection.other_protocols import preamble_bytes
+from polymux.analysis.detection.sample import preamble_bytes
 from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.schema.tables import TABLES
 from polymux.analysis.tls.key_log import KeyLog

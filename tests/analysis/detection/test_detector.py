@@ -17,13 +17,13 @@ from tests.capture import capture_builder as build
 from polymux.analysis.detection import detector
 from polymux.analysis.detection.detector import detect
 from polymux.analysis.detection.sample import (
+    EARLY_STEP_BYTES,
     GIVE_UP_AFTER_FRAMES,
     SessionSample,
     Trial,
     try_protocol,
 )
 from polymux.analysis.detection.signatures import SIGNATURES
-from polymux.analysis.detection.trial import EARLY_STEP_BYTES
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions

@@ -24,11 +24,22 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.detection.other_protocols import detect_other_protocol, multistream_size
-from polymux.analysis.detection.sample import SessionSample, Trial, perfect_trial
-from polymux.analysis.detection.signatures import SIGNATURES, Signature
-from polymux.analysis.detection.trial import frame_count
-from polymux.analysis.detection.verdict import Candidate, Detection, describe_evidence, is_credible
+from polymux.analysis.detection.other_protocols import detect_other_protocol
+from polymux.analysis.detection.sample import (
+    SessionSample,
+    Trial,
+    frame_count,
+    multistream_size,
+    perfect_trial,
+)
+from polymux.analysis.detection.signatures import (
+    SIGNATURES,
+    Candidate,
+    Signature,
+    describe_evidence,
+    is_credible,
+)
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import (
     AUTO,
     AnalysisOptions,

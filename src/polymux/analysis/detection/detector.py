@@ -41,26 +41,27 @@ from functools import lru_cache
 
 from polymux.analysis.detection.other_protocols import (
     detect_other_protocol,
-    multistream_size,
-    preamble_size,
     websocket_upgrade_status,
 )
 from polymux.analysis.detection.sample import (
     SHORT_SAMPLE_BYTES,
     SessionSample,
     Trial,
+    multistream_size,
+    preamble_size,
     try_protocol,
 )
-from polymux.analysis.detection.signatures import SIGNATURES, Signature
-from polymux.analysis.detection.verdict import (
+from polymux.analysis.detection.signatures import (
     MIN_FRAMES_WITHOUT_START,
     MIN_SCORE,
+    SIGNATURES,
     Candidate,
-    Detection,
+    Signature,
     describe_evidence,
     is_credible,
     is_perfect,
 )
+from polymux.analysis.detection.verdict import Detection
 from polymux.analysis.options import AUTO, AnalysisOptions, check_protocol_string, protocol_string
 from polymux.capture import TcpSession
 from polymux.core.side import ACCEPTOR, DIALER

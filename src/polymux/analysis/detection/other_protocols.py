@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Well-known protocols that polymux does not decode, and negotiations before the first frame."""
+"""Well-known protocols that polymux does not decode."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _HTTP_METHODS = (
     b"CONNECT ",
 )
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
-_MULTISTREAM = b"/multistream/1.0.0\n"
-_MAX_NEGOTIATION_LINES = 16  # more lines are not a negotiation
 
 
 def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
@@ -65,39 +63,3 @@ def _is_tls(head: bytes) -> bool:
     if len(head) < 5 or not 0x14 <= head[0] <= 0x17 or head[1] != 3 or head[2] > 4:
         return False
     return 0 < int.from_bytes(head[3:5], "big") <= 0x4800
-
-
-def multistream_size(head: bytes) -> int:
-    """Size of the multistream-select lines that one side begins with; 0 if there are none."""
-    position = 0
-    for _ in range(_MAX_NEGOTIATION_LINES):
-        if position + 2 > len(head):
-            break
-        size, start = head[position], position + 1
-        if size & 0x80:
-            size, start = (size & 0x7F) | (head[position + 1] << 7), position + 2
-        line = head[start : start + size]
-        if len(line) != size or line[-1:] != b"\n" or (position == 0 and line != _MULTISTREAM):
-            break
-        if line not in (b"na\n", b"ls\n") and not line.startswith(b"/"):
-            break
-        position = start + size
-    return position
-
-
-def preamble_size(preamble: str, head: bytes) -> int:
-    """Size of the preamble (hex, or `multistream`) if a direction begins with it, else 0."""
-    if preamble == "multistream":
-        return multistream_size(head)
-    data = preamble_bytes(preamble)
-    return len(data) if head.startswith(data) else 0
-
-
-def preamble_bytes(preamble: str) -> bytes:
-    """The bytes of a preamble in hex; b"" for `multistream`. ValueError if it is neither."""
-    if preamble == "multistream":
-        return b""
-    try:
-        return bytes.fromhex(preamble)
-    except ValueError:
-        raise ValueError(f"preamble is 'multistream' or bytes in hex, not {preamble!r}") from None

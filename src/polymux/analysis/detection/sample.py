@@ -1,5 +1,6 @@
 # mypyc: compiled
-"""The first bytes of a session, and trials: decoding them as a given protocol.
+"""The first bytes of a session, what precedes the frames in them, and trials: decoding them as a
+given protocol, stopped early if that is wrong.
 
 The first batch of a session is read once, for detection and for decoding (`PeekedSession`).
 """
@@ -10,31 +11,31 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.detection.trial import (
-    EARLY_BYTES,
-    EARLY_STEP_BYTES,
-    TrialFeed,
-    frame_count,
-    largest_payloads,
-)
 from polymux.capture import StreamBatch, TcpSession
 from polymux.capture.tcp.reassembly import GAP, PAYLOAD, TcpEvents
 from polymux.core.errors import CaptureError
-from polymux.core.frames import FrameRows
+from polymux.core.frames import VIOLATION_ROW, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
+# The first EARLY_BYTES are fed in small steps, so that a wrong protocol is noticed early.
+EARLY_BYTES: Final[i64] = 4096
+EARLY_STEP_BYTES: Final[i64] = 256
 FULL_SAMPLE_BYTES = 64 * 1024
 SHORT_SAMPLE_BYTES = int(EARLY_BYTES)
 GIVE_UP_AFTER_FRAMES = 256  # a trial stops after this many invalid frames, if 90 % are invalid
 # For brief trials, which are repeated if no other protocol fits:
 BRIEF_STEP_BYTES = 64
 BRIEF_GIVE_UP_AFTER_FRAMES = 64
+
+_MULTISTREAM = b"/multistream/1.0.0\n"
+_MAX_NEGOTIATION_LINES = 16  # more lines are not a negotiation
 
 # The ClientHello of TLS: positions, and the bytes that they can have.
 _CLIENT_HELLO_START = ((0, (22,)), (1, (3,)), (2, range(5)), (5, (1,)))
@@ -287,3 +288,120 @@ def _trial_of(
     trial.dialect_evidence = observer.protocol.dialect_evidence()
     trial.websocket_path = observer.websocket.path if observer.websocket is not None else ""
     return trial
+
+
+class TrialFeed:
+    """Feeds bytes to an observer until all are fed or the trial is stopped.
+
+    `violating_frames` holds sender and index of the frames that violated a rule which is not
+    excused, `violations_by_rule` how often each rule was violated. The trial stops after
+    `give_up_after` violating frames if they are nine tenths of all frames.
+    """
+
+    def __init__(
+        self, observer: Observer, excused_rules: tuple[str, ...], give_up_after: i64
+    ) -> None:
+        self.observer: Observer = observer
+        self.excused_rules: tuple[str, ...] = excused_rules
+        self.give_up_after: i64 = give_up_after
+        self.bytes_fed: i64 = 0
+        self.violating_frames: set[tuple[int, int]] = set()
+        self.violations_by_rule: dict[str, int] = {}
+        self.stopped_early: bool = False
+
+    def feed(self, pieces: tuple[tuple[int, bytes, int], ...], step: i64) -> None:
+        """Feed pieces (side, bytes, timestamp); the first bytes are fed `step` at a time."""
+        early: i64 = 0
+        for side, data, at in pieces:
+            size: i64 = len(data)
+            start: i64 = 0
+            while early < EARLY_BYTES and size - start > step:
+                self.feed_chunk(side, data[start : start + step], at)
+                if self.stopped_early:
+                    return
+                start += step
+                early += step
+                if early >= EARLY_STEP_BYTES:
+                    step = EARLY_STEP_BYTES
+            self.feed_chunk(side, data if start == 0 else data[start:], at)
+            if self.stopped_early:
+                return
+
+    def feed_chunk(self, side: i64, data: bytes, timestamp: i64) -> None:
+        self.observer.feed(side, data, timestamp)
+        self.bytes_fed += len(data)
+        for violation in self.observer.take_violations():
+            rule = violation.rule
+            if rule.severity is not Severity.NOTE and rule.name not in self.excused_rules:
+                self.violating_frames.add((violation.sender, violation.frame_index))
+                self.violations_by_rule[rule.name] = self.violations_by_rule.get(rule.name, 0) + 1
+        violating: i64 = len(self.violating_frames)
+        if violating >= self.give_up_after and violating * 10 >= frame_count(self.observer) * 9:
+            self.stopped_early = True
+
+    def violating_bytes(self, batch: FrameRows) -> i64:
+        """Total size of the violating frames among these rows."""
+        found: i64 = 0
+        for i in range(batch.used):
+            if (
+                batch.verdict[i] == VIOLATION_ROW
+                and (int(batch.sender[i]), int(batch.frame_index[i])) in self.violating_frames
+            ):
+                found += batch.size[i]
+        return found
+
+
+def frame_count(observer: Observer) -> i64:
+    """Frames of both sides, incomplete ones included."""
+    causality = observer.protocol.causality
+    return causality.frames_sent(0) + causality.frames_sent(1)
+
+
+def largest_payloads(batch: FrameRows) -> tuple[int, int]:
+    """Payload size of the largest frame of each side."""
+    first: i64 = 0
+    second: i64 = 0
+    for i in range(batch.used):
+        size = batch.payload_bytes[i]
+        if batch.sender[i] == 0:
+            if size > first:
+                first = size
+        elif size > second:
+            second = size
+    return first, second
+
+
+def multistream_size(head: bytes) -> int:
+    """Size of the multistream-select lines that one side begins with; 0 if there are none."""
+    position = 0
+    for _ in range(_MAX_NEGOTIATION_LINES):
+        if position + 2 > len(head):
+            break
+        size, start = head[position], position + 1
+        if size & 0x80:
+            size, start = (size & 0x7F) | (head[position + 1] << 7), position + 2
+        line = head[start : start + size]
+        if len(line) != size or line[-1:] != b"\n" or (position == 0 and line != _MULTISTREAM):
+            break
+        if line not in (b"na\n", b"ls\n") and not line.startswith(b"/"):
+            break
+        position = start + size
+    return position
+
+
+def preamble_size(preamble: str, head: bytes) -> int:
+    """Size of the preamble (hex, or `multistream`) if a direction begins with it, else 0."""
+    if preamble == "multistream":
+        return multistream_size(head)
+    data = preamble_bytes(preamble)
+    return len(data) if head.startswith(data) else 0
+
+
+def preamble_bytes(preamble: str) -> bytes:
+    """The bytes of a preamble in hex; b"" for `multistream`. ValueError if it is neither."""
+    if preamble == "multistream":
+        return b""
+    try:
+        return bytes.fromhex(preamble)
+    except ValueError:
+        raise ValueError(f"preamble is 'multistream' or bytes in hex, not {preamble!r}") from None

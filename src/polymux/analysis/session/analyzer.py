@@ -50,6 +50,7 @@ _SESSION_COLUMNS = TABLES["sessions"].column_names()
 _session_values = attrgetter(*_SESSION_COLUMNS)
 _REQUEST_REPLY_KINDS = {"Request", "Reply"}
 _has_requests: dict[str, bool] = {}  # by the name of the protocol
+_NO_SINK = NullSink()  # of observers that are released
 _TRIAL_VANTAGE = "middle"  # of the observers of `detection`
 _STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a kind of frame that is content without a stream
 
@@ -311,7 +312,7 @@ class Decoding:
 
     def release(self) -> None:
         """Break the cycle of references between both, so that they are freed at once."""
-        self.observer.connection.sink = NullSink()
+        self.observer.connection.sink = _NO_SINK
 
 
 def _confirm_expected(

@@ -154,9 +154,7 @@ def analyze(
         append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, watch
     )
     if watch:
-        if fail_on is not None:
-            raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
-        folder = single_directory(captures)
+        folder = watched_directory(captures, fail_on)
         with spark_session(master, remote=remote, memory=memory, conf=settings) as spark:
             run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
@@ -185,6 +183,13 @@ def analyze(
     print_summary(done, page)
     code = EXIT_UNREADABLE if done.unread else 0
     context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
+
+
+def watched_directory(captures: Sequence[str], fail_on: str | None) -> str:
+    """Return the one directory that `--watch` follows. Raise click.UsageError for other uses."""
+    if fail_on is not None:
+        raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
+    return single_directory(captures)
 
 
 def mention_report(captures: Sequence[str], size: int, with_report: bool) -> None:

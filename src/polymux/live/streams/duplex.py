@@ -10,6 +10,7 @@ from asyncio import IncompleteReadError  # the exception only
 from collections.abc import AsyncIterator, Callable
 
 from polymux.core.errors import LimitExceeded, StreamAborted
+from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
 from polymux.live.runtime import Future
@@ -69,7 +70,7 @@ class Stream(StreamBase):
 
     @weight.setter
     def weight(self, weight: int) -> None:
-        self.endpoint.set_weight(self.state, weight)
+        self.endpoint.set_weight(self.state, check_weight(weight))
 
     @property
     def usable(self) -> bool:
