@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAYS, TALKS = (30, 600) if SOAK else (4, 24)
+# With it, a session that is over has packets in the second half of the first day too, which come late.
+LATE_SEED = 8
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
 pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
 
@@ -56,7 +58,7 @@ def test_daily_appends_have_the_rows_of_one_analysis_of_everything(
 ) -> None:
     rng = Random(3)
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
-    of_days = write_days(made, talks(3, DAYS, TALKS), DAYS)
+    of_days = write_days(made, talks(LATE_SEED, DAYS, TALKS), DAYS)
     late, grown, wrong = of_days[0][1], of_days[1][0], of_days[1][3]
     replaced = 0
     for number, paths in enumerate(of_days):
@@ -112,7 +114,7 @@ def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
-    of_days = write_days(made, talks(3, 3, 18), 3)
+    of_days = write_days(made, talks(LATE_SEED, 3, 18), 3)
     late = of_days[0][1]
     for paths in of_days:
         deliver([path for path in paths if path != late], made, captures)
