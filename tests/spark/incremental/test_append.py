@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAYS, TALKS = (30, 600) if SOAK else (4, 24)
-# With it, a session that is over has packets in the second half of the first day too, which come late.
+# With it, packets of a session that is over lie in the second half of the first day, which is late.
 LATE_SEED = 8
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
 pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
