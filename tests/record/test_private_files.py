@@ -99,7 +99,7 @@ def test_a_table_with_payload_is_private_and_so_is_its_directory(tmp_path: Path)
 
     with TableWriter(tmp_path / "tables") as tables:
         for table in ("content", "frames"):
-            tables.emit(table, pa.RecordBatch.from_pylist([], SCHEMAS[table]))
+            tables.emit(table, pa.RecordBatch.from_pylist([{"session_id": "s"}], SCHEMAS[table]))
     found = modes(tmp_path / "tables")
     assert found["content"] == 0o700
     assert {mode for name, mode in found.items() if name.startswith("content/")} == {0o600}
