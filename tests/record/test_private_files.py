@@ -99,7 +99,12 @@ def test_a_table_with_payload_is_private_and_so_is_its_directory(tmp_path: Path)
 
     with TableWriter(tmp_path / "tables") as tables:
         for table in ("content", "frames"):
-            tables.emit(table, pa.RecordBatch.from_pylist([{"session_id": "s"}], SCHEMAS[table]))
+            texts = ("session_id", "stream", "sender", "kind", "verdict")
+            row: dict[str, object] = {
+                name: b"secret" if name == "data" else "x" if name in texts else 0
+                for name in SCHEMAS[table].names
+            }
+            tables.emit(table, pa.RecordBatch.from_pylist([row], SCHEMAS[table]))
     found = modes(tmp_path / "tables")
     assert found["content"] == 0o700
     assert {mode for name, mode in found.items() if name.startswith("content/")} == {0o600}
