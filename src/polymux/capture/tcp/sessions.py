@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from polymux.capture.io.file_pool import FileReader
 from polymux.capture.io.read_ahead import ReadAhead
@@ -94,6 +94,7 @@ class Conflict:
     timestamp: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TcpSession:
     """One TCP connection as captured. Times are in nanoseconds since 1970.
 
