@@ -163,14 +163,6 @@ def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: 
     assert "━" in shown
 
 
-def test_a_connect_session_is_told_what_to_do_instead(capture: str, tmp_path: Path) -> None:
-    class Client:
-        """A session as Spark Connect has it: without a driver of its own."""
-
-    with pytest.raises(PolymuxError, match="Spark Connect client"):
-        pipeline.analyze(Client(), [capture], str(tmp_path / "t"))  # type: ignore[arg-type]  # that is the point
-
-
 def test_content_is_its_owners_alone_and_findings_fail_if_asked(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ def test_the_cells_run_and_show_what_they_say(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cells = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S)
-    assert len(cells) == 6
+    assert len(cells) == 7
     # The session of the tests was started elsewhere, and relative paths are its folder's.
     place = {
         '"late.pcapng"': f'"{tmp_path}/late.pcapng"',
@@ -34,11 +34,12 @@ def test_the_cells_run_and_show_what_they_say(
         said.append(capsys.readouterr().out)
     for table in ("late", "talks"):
         spark.sql(f"DROP TABLE {table}")
-    frames, violations, joined, counted, from_catalog = said[1:]
+    frames, violations, joined, counted, from_catalog, selected = said[1:]
     assert frames.count("violation") == 1
     assert "MessageInitiator" in frames
     assert violations.split() == ["dialer", "d1", "mplex.write-after-close", "error"]
     assert "192.0.2.1:40000" in joined
     assert "NewStream" in counted
     assert from_catalog.count("192.0.2.1:40000") == 6
+    assert re.fullmatch(r"\[\('\w+', 'd1'\)\]\n", selected)
     assert spark.range(3).count() == 3

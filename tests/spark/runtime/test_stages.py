@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from polymux.core.errors import CaptureUnavailable, PolymuxError
-from polymux.spark.runtime.stages import StoredTasks, run_stage
+from polymux.spark.runtime.stages import run_stage
+from polymux.spark.runtime.stored_tasks import StoredTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

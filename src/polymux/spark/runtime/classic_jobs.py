@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from polymux.spark.runtime.run_counters import RunCounters, run_counters
-from polymux.spark.runtime.session_jobs import Progress
+from polymux.spark.runtime.session_jobs import Progress, Result, Row, Task
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -44,6 +44,17 @@ class ClassicJobs:
 
     def counters(self) -> RunCounters:
         return run_counters(self._spark)
+
+    def run(
+        self, run_task: Callable[[Task], Result], tasks: Sequence[Task], folder: str
+    ) -> list[Result]:
+        return self._spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect()
+
+    def call(self, probe: Callable[[], Row], count: int) -> list[Row]:
+        def run(_: int) -> Row:
+            return probe()
+
+        return self._spark.sparkContext.parallelize(range(count), count).map(run).collect()
 
 
 class ClassicJobGroup:

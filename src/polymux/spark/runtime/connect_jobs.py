@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from polymux.spark.runtime.session_jobs import Progress
+from polymux.spark.runtime.session_jobs import Progress, Result, Row, Task
+from polymux.spark.runtime.stored_tasks import run_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +48,24 @@ class ConnectJobs:
 
     def counters(self) -> NoCounters:
         return NoCounters()
+
+    def run(
+        self, run_task: Callable[[Task], Result], tasks: Sequence[Task], folder: str
+    ) -> list[Result]:
+        return run_rows(self._spark, run_task, tasks, folder)
+
+    def call(self, probe: Callable[[], Row], count: int) -> list[Row]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import json
+
+            import pyarrow
+
+            for _ in batches:
+                yield pyarrow.record_batch({"result": pyarrow.array([json.dumps(probe())])})
+
+        plan = self._spark.range(0, count, 1, count).mapInArrow(run, "result string")
+        answers = [tuple(json.loads(row["result"])) for row in plan.collect()]
+        return cast("list[Row]", answers)  # what `probe` returned, as JSON
 
 
 class ConnectJobGroup:

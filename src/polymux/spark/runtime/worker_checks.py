@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from polymux.capture.io.paths import is_url
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime.job_progress import progress
-from polymux.spark.runtime.session_jobs import JobGroup, is_connect, jobs_of
+from polymux.spark.runtime.session_jobs import JobGroup, Row, is_connect, jobs_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 WORKER_SECONDS = 60.0  # without free cores a job would wait forever
 MAX_CHECKED_FILES = 20  # most files whose access is checked
 
-Row = TypeVar("Row", bound=tuple[object, ...])
 WorkerProbe = Callable[[], Row]
 
 
@@ -39,14 +36,6 @@ def run_on_workers(
             timed_out.set()
             group.cancel()
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import json
-
-        import pyarrow
-
-        for _ in batches:
-            yield pyarrow.record_batch({"result": pyarrow.array([json.dumps(probe())])})
-
     rows: set[Row] = set()
     try:
         with progress(spark, lambda _: None, description="polymux: checking the workers") as group:
@@ -57,9 +46,7 @@ def run_on_workers(
                 # The first round waits for an executor; after it the number of cores is known.
                 for tasks in (4, None):
                     count = tasks or max(4, 3 * jobs_of(spark).parallelism())
-                    plan = spark.range(0, count, 1, count).mapInArrow(run, "result string")
-                    answers = [tuple(json.loads(row["result"])) for row in plan.collect()]
-                    rows.update(cast("list[Row]", answers))  # what `probe` returned, as JSON
+                    rows.update(jobs_of(spark).call(probe, count))
             finally:
                 timer.cancel()
     except Exception:
