@@ -25,8 +25,8 @@ from polymux.core.streams import StreamState
 
 Emit = Callable[[str, Any], None]  # the name of a table, and a `pyarrow.RecordBatch` of its rows
 MAX_PENDING_STREAMS = 4096
-MAX_PENDING_STREAM_TEXT_BYTES = 1 << 20  # of names and error texts
-CONTENT_BATCH_BYTES = 4 << 20
+MAX_PENDING_STREAM_TEXT_BYTES = 1048576  # of names and error texts
+CONTENT_BATCH_BYTES = 4 * 1048576
 
 
 def make_session_id(flow: bytes, started_at: int) -> str:

@@ -24,7 +24,7 @@ from polymux.capture.tcp.reassembly import TcpEvents
 from polymux.core.errors import CaptureError
 
 MAX_INTERLEAVED_FLOWS = 64  # flows analyzed at the same time
-MAX_HELD_BYTES = 24 << 20  # references held by the flows that are analyzed at the same time
+MAX_HELD_BYTES = 24 * 1048576  # references held by the flows that are analyzed at the same time
 # Runs are read in one pass if that reads at most this many bytes of the file for each piece, on
 # average: fetching a piece by itself costs about as much.
 MAX_BYTES_PER_PIECE = 8192
@@ -33,7 +33,7 @@ MAX_BYTES_PER_PIECE = 8192
 # With two tasks, a pass of each is quicker.
 MAX_READ_PERCENT = 250
 PACKET_HEADER_BYTES = 96  # of the block or record, Ethernet, IP and TCP
-NOT_STARTED = -(1 << 63)
+NOT_STARTED = -0x7FFFFFFFFFFFFFFF - 1
 
 
 class SizedFlow(Protocol):

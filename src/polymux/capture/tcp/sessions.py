@@ -253,7 +253,7 @@ class TcpSession:
         """
         if self._totals_known:
             return self
-        for number, events in enumerate(self._events(1 << 40)):
+        for number, events in enumerate(self._events(0x10000000000)):
             self._all_events = events if number == 0 else None
         if self._all_events is not None and self._all_events.count > MAX_KEPT_EVENTS:
             self._all_events = None
