@@ -17,8 +17,18 @@ import polymux.sync
 DOOR = ThreadsDoor()
 
 
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def threads_of_earlier_tests() -> None:
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
 def own_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("polymux")]
+    new = set(threading.enumerate()) - _before
+    return [each.name for each in new if each.name.startswith("polymux")]
 
 
 def test_many_threads_use_one_session_at_once() -> None:
