@@ -3,7 +3,7 @@
 The contract, in both directions:
 
 - Everything of a session runs in one place at a time. In asyncio and trio that is the event loop's
-  thread; with threads it is whoever holds the lock of the runtime.
+  thread; with threads it is the thread that holds the lock of the runtime.
 - The coroutines of this package await only what yields a *waitable*: a `Future` of
   `Runtime.create_future`, or a `session.wakeups.Waiter`. (`checkpoint`, `wait_shielded` and
   `timeout_at` of the runtime may await what they like.)

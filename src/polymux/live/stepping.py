@@ -67,7 +67,7 @@ class PlainFuture(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """The caller that waits no longer does: nobody will look at the result."""
+        """The caller that waits no longer does: its result is not read."""
         self._callbacks.clear()
         if not self._done:
             self._finish(None, CancelledError())
@@ -115,7 +115,7 @@ class PlainFuture(Generic[T]):
 class SteppedTask(PlainFuture[T]):
     """A coroutine that makes its next step when what it waits for is done.
 
-    `begin` makes the first step. All steps run in `context`, one that nobody else enters.
+    `begin` makes the first step. All steps run in `context`, which no other code enters.
     """
 
     __slots__ = ("_context", "_coroutine", "_waitable")

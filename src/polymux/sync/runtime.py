@@ -1,10 +1,10 @@
-"""Threads as the runtime of sessions: whoever waits does the work.
+"""Threads as the runtime of sessions: the thread that waits does the work.
 
 All that happens in the sessions of a runtime happens under its lock. A thread that calls a verb
 takes the lock and runs the verb itself. If it has to wait, it leads: it releases the lock, waits
 for the sockets, and processes what comes, until what it waits for is done. So a reply does not pass
 through another thread. Only one thread leads; others that wait are parked, and the next of them
-leads when the leader has what it wanted. When nobody waits, a thread of the runtime's own leads, so
+leads when the leader has what it wanted. When none waits, a thread of the runtime's own leads, so
 that peers are answered and timers run. It takes over a moment after the last caller: a caller that
 calls again soon does not have to displace it.
 

@@ -11,7 +11,7 @@ its `result()`. `Waiter` implements just this part of the contract. It calls the
 directly, in the task's context, once the received chunk has been processed. The reply is then
 flushed in the same `data_received` call.
 
-The contract with whoever runs the coroutine (see `runtime`; in asyncio a task), all of which
+The contract with what runs the coroutine (see `runtime`; in asyncio a task), all of which
 `Waiter` relies on and keeps:
 
 - `__await__` sets `_asyncio_future_blocking`; the task resets it when it has taken the waiter.
