@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
+from tests.command_runner import invoke
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.parquet import write_empty_tables
@@ -28,11 +27,6 @@ from polymux.spark.runtime import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def invoke(command: click.Command, arguments: list[str]) -> Result:
-    """Run a command as the group does: click keeps the names of the help option in the command."""
-    return CliRunner().invoke(command, arguments, help_option_names=["-h", "--help"])
 
 
 @pytest.fixture
