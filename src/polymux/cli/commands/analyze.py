@@ -277,10 +277,13 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if analysis.conserved:
         out.print("conservation: every byte of every session is accounted for")
-    else:
+    if total.unbalanced_count:
         names = ", ".join(total.unbalanced[:3])
         sessions = plural(total.unbalanced_count, "session")
         out.print(f"conservation: bytes are unaccounted for in {sessions}: {names}")
+    if total.packets != analysis.indexed_packets:
+        indexed = plural(analysis.indexed_packets, "packet")
+        out.print(f"conservation: {total.packets:,} were analyzed of {indexed} of the index")
     for capture in analysis.unread:
         warn_about_file(capture)
     if analysis.capture_bytes:
