@@ -72,9 +72,10 @@ def test_captures_that_come_grow_and_are_late_make_the_rows_of_one_analysis(
         for path in paths:
             shutil.copy2(path, captures / f"{path.parent.name}-{path.name}")
 
-    def write_part(path: Path) -> None:
-        whole = path.read_bytes()
-        (captures / f"{path.parent.name}-{path.name}").write_bytes(whole[: len(whole) // 2])
+    def deliver_and_begin(path: Path, begun: Path) -> None:
+        deliver(path)
+        whole = begun.read_bytes()
+        (captures / f"{begun.parent.name}-{begun.name}").write_bytes(whole[: len(whole) // 2])
 
     def on_batch(done: Analysis) -> None:
         assert done.conserved
@@ -88,7 +89,7 @@ def test_captures_that_come_grow_and_are_late_make_the_rows_of_one_analysis(
         wait=steps(
             lambda: deliver(first[0]),
             lambda: None,  # nothing is new
-            lambda: (deliver(second[0]), write_part(third[1])),
+            lambda: deliver_and_begin(second[0], third[1]),
             lambda: deliver(third[1]),
             lambda: deliver(first[1], second[1], third[0]),  # two are late
         ),
