@@ -1,6 +1,6 @@
 """Captures added to a lake day by day: the rows of one analysis of all of them.
 
-With POLYMUX_SOAK 30 days with many sessions.
+With POLYMUX_SOAK 30 days of about 100 MB each, which takes half an hour with compiled modules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
-DAYS, TALKS = (30, 600) if SOAK else (4, 24)
+DAYS, TALKS, STEPS = (30, 2400, 4000) if SOAK else (4, 24, 60)
+KINDS = 50  # of conversations in each protocol, in the soak
 # With it, packets of a session that is over lie in the second half of the first day, which is late.
 LATE_SEED = 8
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
@@ -61,7 +62,8 @@ def test_daily_appends_have_the_rows_of_one_analysis_of_everything(
 ) -> None:
     rng = Random(3)
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
-    of_days = write_days(made, talks(LATE_SEED, DAYS, TALKS), DAYS)
+    kinds = KINDS if SOAK else 1 << 30
+    of_days = write_days(made, talks(LATE_SEED, DAYS, TALKS, STEPS, kinds), DAYS)
     late, grown, wrong = of_days[0][1], of_days[1][0], of_days[1][3]
     replaced = 0
     for number, paths in enumerate(of_days):
