@@ -116,7 +116,10 @@ def _captures_below(path: str) -> Iterator[CaptureFile]:
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise CaptureError("is not a regular file; record a pipe to a file first", path)
     for file in find_captures([path]):
-        found = os.stat(file)
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:  # removed meanwhile
+            continue
         yield CaptureFile(file, found.st_size, found.st_mtime_ns)
 
 

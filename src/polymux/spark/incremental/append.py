@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FileSummary
@@ -73,6 +74,7 @@ from polymux.spark.incremental.touched_sessions import (
 )
 from polymux.spark.lake.lake import Lake, Staging, TaskOutput, open_lake
 from polymux.spark.lake.store import DataFile, StateFile
+from polymux.spark.runtime.job_progress import job_description
 from polymux.spark.runtime.session_jobs import Counters, jobs_of
 from polymux.spark.runtime.stages import run_stage
 from polymux.spark.runtime.worker_checks import check_workers
@@ -234,7 +236,7 @@ def analyze_into_lake(
             "--append (append=True), or choose another place"
         )
     settings = AppendSettings(
-        options,
+        replace(options, layout=TableLayout()),  # which divides tables by date anyway
         filters,
         limits,
         tuple(how.reprocess),
@@ -477,7 +479,7 @@ class _Run:
             self._staging.output,
             self._folder,
             indexed.names,
-            self._options.with_secrets(secrets),
+            self._options.with_run(self._staging.run).with_secrets(secrets),
             self._settings.limits,
             rule,
             self._settings.by_sensor,
@@ -537,7 +539,8 @@ class _Run:
 
     def _store_captures(self) -> list[DataFile]:
         with self._staging.output.folder() as folder:
-            with TableWriter(folder, "captures") as writer:
+            layout = self._options.with_run(self._staging.run).layout
+            with TableWriter(folder, "captures", layout) as writer:
                 writer.add_captures(self._done.captures)
             return self._staging.output.store(folder)
 
@@ -555,7 +558,8 @@ class _Run:
     def _stage(self, name: str) -> Iterator[None]:
         self._on_stage(name)
         started = time.perf_counter()
-        yield
+        with job_description(self._spark, f"polymux: {name} captures to {self._lake.location}"):
+            yield
         self._done.seconds[name] = time.perf_counter() - started
 
 
@@ -580,7 +584,8 @@ class _AnalyzeTask:
         flows = ReferenceReader(self.staging, self.names, selection)
         result = StageResult()
         with self.output.folder() as folder:
-            sink = LakeOutput(folder, self.rule, self.by_sensor, self.secrets)
+            layout = self.options.layout
+            sink = LakeOutput(folder, self.rule, self.by_sensor, layout, self.secrets)
             # The writers outlive the files: closing these may find that one has changed.
             with sink, UrlFilePool(self.limits, flows.identities, flows.copies) as files:
                 analyze_sessions(flows, files, sink, self.options, result)
