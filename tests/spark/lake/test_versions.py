@@ -123,6 +123,20 @@ def test_the_files_of_a_run_that_writes_are_not_vacuumed(lake: Lake) -> None:
     assert lake.read_state(version.state["ledger"]) == b"carried"
 
 
+def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake) -> None:
+    append(lake, 1, [DAY_1])
+    (table,) = Path(lake.url).glob("frames/*/*.parquet")
+    staging = lake.begin()
+    with staging.output.folder() as folder:
+        place = folder / "frames" / f"date={DAY_2}"
+        place.mkdir(parents=True)
+        (place / "a.parquet").write_bytes(table.read_bytes())
+        assert open_lake(lake.url).vacuum(timedelta(0)) == []
+        added = staging.output.store(folder)
+    lake.commit(staging, added=added)
+    assert row_count(lake) == 2 * ROWS
+
+
 def test_a_table_is_partitioned_by_the_same_columns_in_all_versions(lake: Lake) -> None:
     append(lake, 1, [DAY_1])
     with pytest.raises(LakeError, match="partition a lake always by the same columns"):
