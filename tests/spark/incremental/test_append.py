@@ -127,6 +127,22 @@ def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
     assert rows_of_lake(lake) == before
 
 
+def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    first, second = write_days(made, talks(5, 2, 12), 2)
+    captures.mkdir()
+    shutil.copy(max(first, key=os.path.getsize), captures / "day[1].pcapng")
+    append(spark, captures, lake)
+    before = rows_of_lake(lake)
+    (captures / "day[1].pcapng").unlink()
+    shutil.copy(second[0], captures / "day1.pcapng")
+    with pytest.raises(MissingCaptures, match=r"day\[1\]\.pcapng: gone"):
+        append(spark, captures, lake, day(0))
+    assert rows_of_lake(lake) == before
+
+
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -374,11 +374,16 @@ class _Run:
         Raises:
             MissingCaptures: One is gone.
         """
-        found, gone = [], []
+        found: list[CaptureFile] = []
+        gone = []
         for path in sorted(paths):
             try:
-                found += find_inputs([path])
+                files = find_inputs([path])
             except CaptureError:
+                files = []
+            if [file.path for file in files] == [path]:
+                found += files
+            else:  # its name may be a pattern that others match, or a directory's now
                 gone.append(path)
         if gone:
             more = f" and {len(gone) - MAX_NAMED} more" if len(gone) > MAX_NAMED else ""
