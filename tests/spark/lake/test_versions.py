@@ -16,6 +16,7 @@ from tests.spark.lake.object_store_process import ObjectStoreProcess, object_sto
 from polymux.core.errors import MissingExtra
 from polymux.spark.batch.output_lock import OutputBusy
 from polymux.spark.lake import version_log
+from polymux.spark.lake.compaction import plan_joins
 from polymux.spark.lake.lake import Lake, is_lake, open_lake
 from polymux.spark.lake.storage import open_storage
 from polymux.spark.lake.store import ConcurrentCommit, DataFile, LakeError
@@ -156,6 +157,23 @@ def test_provisional_files_are_not_joined_with_others(lake: Lake) -> None:
     append(lake, 1, [DAY_1])
     append(lake, 2, [DAY_1], provisional=True)
     assert {file.table for file in lake.compact(dry_run=True).joined} == set()
+
+
+def test_what_planning_a_compaction_costs_follows_the_number_of_files() -> None:
+    class Sized(DataFile):
+        reads = 0
+
+        def __getattribute__(self, name: str) -> object:
+            Sized.reads += name == "size"
+            return super().__getattribute__(name)
+
+    def reads_of(count: int) -> int:
+        Sized.reads = 0
+        files = [Sized("frames", f"frames/date={DAY_1}/{n:08}", 1000, 1) for n in range(count)]
+        assert [len(group) for group in plan_joins(files, 1_000_000)] == [count]
+        return Sized.reads
+
+    assert reads_of(800) <= 8.1 * reads_of(100)
 
 
 def test_a_lake_has_one_format(lake: Lake) -> None:
