@@ -235,7 +235,7 @@ def test_a_folder_of_tables_with_a_file_of_others_in_it_is_refused(tmp_path: Pat
 def test_a_lake_is_refused_because_its_tables_would_be_replaced(tmp_path: Path) -> None:
     append(open_lake(str(tmp_path / "lake")), 1, ["2026-11-01"])
     files = sorted(path for path in (tmp_path / "lake").rglob("*") if path.is_file())
-    with pytest.raises(PolymuxError, match="is a lake.*--append"):
+    with pytest.raises(PolymuxError, match=r"is a lake.*--append"):
         StagedOutput(str(tmp_path / "lake"))
     assert sorted(path for path in (tmp_path / "lake").rglob("*") if path.is_file()) == files
 
