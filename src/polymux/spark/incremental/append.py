@@ -436,6 +436,7 @@ class _Run:
             unpack_new_packets(found),
             reread,
             self._settings.days(),
+            self._ledger.captures,
             lambda columns: self._lake.batches(sessions, columns),
         )
         if touched.captures:  # they have carried packets too, perhaps
