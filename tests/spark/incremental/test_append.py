@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from tests.capture import capture_builder as build
 from tests.spark.incremental.daily_captures import (
     FIRST_DAY,
     deliver,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
+HOUR = 3600 * 1_000_000_000
 DAYS, TALKS, STEPS = (30, 2400, 4000) if SOAK else (4, 24, 60)
 KINDS = 50  # of conversations in each protocol, in the soak
 # With it, packets of a session that is over lie in the second half of the first day, which is late.
@@ -150,6 +153,48 @@ def test_each_file_says_which_run_and_which_options_made_it(
         assert told[b"polymux.version"].decode() == runs[file.run].polymux_version
         assert json.loads(told[b"polymux.options"])["sensor_from"] == SENSORS.pattern
         assert runs[file.run].options["sensor-from"] == SENSORS.pattern
+
+
+def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    first, second = write_days(made, talks(5, 2, 12), 2)
+    captures.mkdir()
+    shutil.copy(max(first, key=os.path.getsize), captures / "day[1].pcapng")
+    append(spark, captures, lake)
+    before = rows_of_lake(lake)
+    (captures / "day[1].pcapng").unlink()
+    shutil.copy(second[0], captures / "day1.pcapng")
+    with pytest.raises(MissingCaptures, match=r"day\[1\]\.pcapng: gone"):
+        append(spark, captures, lake, day(0))
+    assert rows_of_lake(lake) == before
+
+
+def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    first = build.talk(*lines)
+    second = build.talk(*lines, start=build.START + HOUR, isn=(1 << 28, 2 << 28))
+    ends = (build.End("192.0.2.7", 40_000), build.BOB)
+    repeated = replace(second[3], at=second[3].at + 10)
+    files = {
+        "a.pcap": first,
+        "b.pcap": [*first, *second],  # names the second only: the first is in a.pcap
+        "c.pcap": build.talk(*lines, start=build.START + 2 * HOUR, ends=ends),
+    }
+    for name, packets in files.items():
+        (captures / name).write_bytes(build.pcap(packets, nano=True))
+    append(spark, captures, lake)
+    (captures / "late.pcap").write_bytes(build.pcap([repeated], nano=True))
+    done = append(spark, captures, lake)
+    assert done.lake is not None
+    assert done.lake.replaced == 2
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(

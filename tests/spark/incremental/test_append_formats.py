@@ -26,8 +26,10 @@ from tests.spark.incremental.daily_captures import (
 )
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
 from tests.spark.lake.test_formats import read_as_format
+from tests.spark.object_store import ObjectStore
 
 from polymux.analysis.schema.tables import TABLES
+from polymux.capture import SensorNaming
 from polymux.spark import LakeOptions, analyze
 from polymux.spark.lake.lake import open_lake
 
@@ -44,6 +46,13 @@ pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
 def store() -> Iterator[ObjectStoreProcess]:
     with object_store_process() as found:
         yield found
+
+
+@pytest.fixture
+def captures() -> Iterator[ObjectStore]:
+    found = ObjectStore()
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
@@ -101,3 +110,30 @@ def rows_by_format(url: str) -> dict[str, list[str]]:
             rows = texts(whole.select(TABLES[table].column_names()).to_batches())
         found[table] = rows
     return found
+
+
+def test_captures_are_known_again_with_other_credentials_which_are_kept_nowhere(
+    spark: SparkSession, captures: ObjectStore, tmp_path: Path
+) -> None:
+    made, lake, url = tmp_path / "made", tmp_path / "lake", captures.url("in")
+    paths = [path for paths in write_days(made, talks(8, 3, 18), 3) for path in paths]
+    late = paths.pop(1)
+    by_path = SensorNaming(pattern="in/{sensor}/*.pcapng")
+    for path in paths:
+        captures.put(f"in/{path.relative_to(made)}", path)
+    analyze(spark, url, lake, sensors=by_path, append=True)
+    other = url.replace("key:secret", "other:password")
+    again = analyze(spark, other, lake, sensors=by_path, append=True)
+    assert again.lake is not None
+    assert (again.captures, again.lake.skipped) == ([], len(paths))
+    captures.put(f"in/{late.relative_to(made)}", late)
+    done = analyze(spark, other, lake, sensors=by_path, append=True)
+    assert done.lake is not None
+    assert done.lake.replaced  # sessions that were over, whose captures are read again
+    analyze(spark, url, tmp_path / "tables", sensors=by_path)
+    rows = rows_of_lake(lake)
+    assert differences(rows, rows_of_tables(tmp_path / "tables")) == {}
+    assert "'s3://captures/in/web-1/00-0.pcapng'" in rows["captures"][0]
+    written = [path.read_bytes() for path in lake.rglob("*") if path.is_file()]
+    assert written
+    assert not [data for data in written if b"secret" in data or b"password" in data]

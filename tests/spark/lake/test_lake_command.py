@@ -12,8 +12,8 @@ from tests.spark.lake.lake_runs import ROWS, append
 from tools.json_page import lines
 
 from polymux.cli.commands.lake import lake as command
-from polymux.cli.commands.lake import without_credentials
 from polymux.core.errors import UnreadableInput
+from polymux.core.urls import without_credentials
 from polymux.spark.lake.lake import open_lake
 
 
