@@ -349,27 +349,33 @@ class ThreadRuntime:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
         task.add_done_callback(lambda _: parking.event.set())
-        while not task.done():
-            remaining = None if deadline is None else deadline - monotonic()
-            if remaining is not None and remaining <= 0:
-                break
-            if self._leader is None:
-                self._leader = parking
-                try:
-                    self._lead(task, deadline)
-                finally:
-                    self._leader = None
-            else:
-                self._parked.append(parking)
-                self._lock.release()
-                try:
-                    parking.event.wait(remaining)
-                finally:
-                    self._lock.acquire()
-                    if parking in self._parked:
-                        self._parked.remove(parking)
-                    parking.event.clear()
-        self._led_at = monotonic()
+        try:
+            while not task.done():
+                remaining = None if deadline is None else deadline - monotonic()
+                if remaining is not None and remaining <= 0:
+                    break
+                if self._leader is None:
+                    self._leader = parking
+                    try:
+                        self._lead(task, deadline)
+                    finally:
+                        self._leader = None
+                else:
+                    self._parked.append(parking)
+                    self._lock.release()
+                    try:
+                        parking.event.wait(remaining)
+                    finally:
+                        self._lock.acquire()
+                        if parking in self._parked:
+                            self._parked.remove(parking)
+                        parking.event.clear()
+        finally:  # after KeyboardInterrupt too: others wait for their turn
+            self._led_at = monotonic()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let the next thread lead, unless one does: a caller that waits, or the runtime's own."""
         if self._leader is None:
             if self._parked:
                 self._parked.popleft().event.set()
