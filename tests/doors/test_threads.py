@@ -14,6 +14,8 @@ from tests.doors.test_battery import CALLS, connected, descriptors, until
 
 import polymux
 import polymux.sync
+from polymux.live.runtime import wait_done
+from polymux.sync.runtime import ThreadRuntime
 
 DOOR = ThreadsDoor()
 
@@ -228,3 +230,23 @@ def test_other_calls_go_on_after_one_was_interrupted() -> None:
         other.send_nowait(b"y")
         waiting.join(20)
         assert received == [b"y"]
+
+
+def test_the_thread_that_processes_what_comes_notices_what_another_one_does() -> None:
+    runtime = ThreadRuntime("polymux without timers")
+    done, returned = runtime.create_future(), threading.Event()
+    noticed: list[bool] = []
+
+    def finish() -> None:
+        time.sleep(0.2)
+        runtime.do(done.set_result, None)
+        noticed.append(returned.wait(15))
+
+    other = threading.Thread(target=finish)
+    other.start()
+    assert runtime.call(wait_done(runtime, done), timeout=20)
+    returned.set()
+    other.join()
+    assert noticed == [True]
+    runtime.do(runtime.add_user)
+    runtime.do(runtime.remove_user)  # closes its descriptors

@@ -348,7 +348,7 @@ class ThreadRuntime:
     def _wait(self, task: SteppedTask[Any], deadline: float | None) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
-        task.add_done_callback(lambda _: parking.event.set())
+        task.add_done_callback(lambda _: self._wake(parking))
         try:
             while not task.done():
                 remaining = None if deadline is None else deadline - monotonic()
@@ -373,6 +373,12 @@ class ThreadRuntime:
         finally:  # after KeyboardInterrupt too: others wait for their turn
             self._led_at = monotonic()
             self._pass_on()
+
+    def _wake(self, parking: Parking) -> None:
+        """Let a thread look whether its task is done: another thread may have ended it."""
+        parking.event.set()
+        if parking is self._leader and self._selecting_until:
+            self._interrupt_select()
 
     def _pass_on(self) -> None:
         """Let the next thread lead, unless one does: a caller that waits, or the runtime's own."""
