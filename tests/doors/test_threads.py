@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -250,3 +253,127 @@ def test_the_thread_that_processes_what_comes_notices_what_another_one_does() ->
     assert noticed == [True]
     runtime.do(runtime.add_user)
     runtime.do(runtime.remove_user)  # closes its descriptors
+
+
+@pytest.fixture
+def on_terminate() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Lets a signal call a function in the main thread."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(function: Callable[[], object]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: function())
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+OnTerminate = Callable[[Callable[[], object]], None]
+
+
+def test_a_signal_handler_closes_the_session_that_its_thread_reads(
+    on_terminate: OnTerminate,
+) -> None:
+    with echoing() as server, polymux.sync.connect(server.url, protocol="mplex") as session:
+        closed = threading.Event()
+        noticed: list[bool] = []
+
+        def close() -> None:
+            session.close(timeout=30)
+            closed.set()
+
+        on_terminate(close)
+        watching = threading.Thread(target=lambda: noticed.append(closed.wait(20)))
+        stream = session.open("leading")
+        round_trips(stream)
+        interrupt_soon(signal.SIGTERM)
+        watching.start()
+        with pytest.raises(polymux.SessionClosed):
+            stream.receive(timeout=60)
+        watching.join()
+        assert noticed == [True]
+
+
+def test_a_signal_handler_waits_on_top_of_a_call_that_another_thread_works_for(
+    on_terminate: OnTerminate,
+) -> None:
+    with echoing() as server, polymux.sync.connect(server.url, protocol="mplex") as session:
+        asked, leading, waiting = (session.open(name) for name in ("asked", "leading", "waiting"))
+        received: list[bytes] = []
+
+        def lead() -> None:
+            round_trips(leading)
+            with contextlib.suppress(TimeoutError):
+                leading.receive(timeout=1)
+            asked.send_nowait(b"late")
+
+        on_terminate(lambda: received.append(asked.receive(timeout=20)))
+        leader = threading.Thread(target=lead)
+        leader.start()
+        time.sleep(0.3)  # it waits first, and so processes what is received
+        interrupt_soon(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            waiting.receive(timeout=2)
+        assert received == [b"late"]
+        leader.join(20)
+
+
+def test_a_signal_handler_closes_the_server_that_its_thread_waits_for(
+    on_terminate: OnTerminate,
+) -> None:
+    closed = threading.Event()
+    noticed: list[bool] = []
+
+    def handle(session: polymux.sync.Session) -> None:
+        stream = session.accept()
+        while True:
+            stream.send(stream.receive())
+
+    def ask(url: str) -> None:
+        with contextlib.suppress(polymux.PolymuxError):
+            with polymux.sync.connect(url, protocol="mplex") as session:
+                stream = session.open("busy")
+                while True:
+                    round_trips(stream)
+
+    def close() -> None:
+        server.close(timeout=30)
+        closed.set()
+
+    with polymux.sync.serve(handle, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        on_terminate(close)
+        others = [threading.Thread(target=ask, args=(server.url,)) for _ in range(3)]
+        others.append(threading.Thread(target=lambda: noticed.append(closed.wait(20))))
+        for other in others:
+            other.start()
+        interrupt_soon(signal.SIGTERM, 0.5)
+        server.wait_closed(timeout=60)
+        for other in others:
+            other.join(20)
+    assert noticed == [True]
+
+
+def test_a_call_within_a_call_that_does_not_wait_is_refused() -> None:
+    near, far = polymux.sync.pipe("mplex")
+    found: list[BaseException] = []
+
+    class Forwarding(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                stream.send(record.getMessage().encode())
+            except RuntimeError as problem:
+                found.append(problem)
+
+    log = logging.getLogger("polymux.aio")
+    handler = Forwarding()
+    log.addHandler(handler)
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        with near, far:
+            stream = near.open("log")
+            near.abort("this is logged")
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+    assert found
+    assert "in another thread" in str(found[0])
