@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -377,3 +378,37 @@ def test_a_call_within_a_call_that_does_not_wait_is_refused() -> None:
         log.setLevel(level)
     assert found
     assert "in another thread" in str(found[0])
+
+
+def test_requests_with_long_timeouts_leave_no_timers_behind() -> None:
+    near, far = polymux.sync.pipe("streamux")
+
+    def answer() -> None:
+        far.serve_calls(lambda call: call.reply(call.read()))
+
+    threading.Thread(target=answer).start()
+    def timers() -> int:
+        return sum(type(each).__name__.endswith("Timer") for each in gc.get_objects())
+
+    before = timers()
+    with near, far:
+        for _ in range(300):
+            assert near.request(b"x", timeout=3600) == b"x"
+        assert timers() - before < 100
+
+
+def test_a_timer_that_fails_is_logged_and_ends_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    near, far = polymux.sync.pipe("mplex")
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with near, far:
+        stream = near.open("name")
+        theirs = far.accept()
+        near.runtime.do(near.runtime.call_later, 0.01, fail)
+        with pytest.raises(TimeoutError):
+            stream.receive(timeout=0.1)
+        theirs.send(b"x")
+        assert stream.receive(timeout=20) == b"x"
+    assert "a callback failed" in caplog.text

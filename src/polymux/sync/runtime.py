@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
 MAX_SELECT_SECONDS = 3600.0
+MIN_TIMERS_SWEPT = 64  # from so many on, cancelled ones are looked for
 RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
 
@@ -118,6 +119,7 @@ class ThreadRuntime:
         self._ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._timers: list[tuple[float, int, ThreadTimer]] = []
         self._timer_numbers = count()
+        self._sweep_at = MIN_TIMERS_SWEPT  # with so many timers, those that were cancelled go
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -158,9 +160,17 @@ class ThreadRuntime:
     ) -> ThreadTimer:
         timer = ThreadTimer(when, callback, args)
         heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        if len(self._timers) >= self._sweep_at:
+            self._drop_cancelled_timers()
         if when < self._selecting_until:
             self._interrupt_select()
         return timer
+
+    def _drop_cancelled_timers(self) -> None:
+        """Forget the timers that were cancelled, such as those of requests with long timeouts."""
+        self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled]
+        heapq.heapify(self._timers)
+        self._sweep_at = max(MIN_TIMERS_SWEPT, 2 * len(self._timers))
 
     def create_future(self) -> PlainFuture[Any]:
         return PlainFuture(self)
@@ -411,11 +421,14 @@ class ThreadRuntime:
         """Run what is ready; the lock is held."""
         ready = self._ready
         while ready:
-            callback, arguments = ready.popleft()
-            try:
-                callback(*arguments)
-            except Exception:
-                log.exception("%s: a callback failed", self.name)
+            self._run_logged(*ready.popleft())
+
+    def _run_logged(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        """Call something; an exception is logged."""
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("%s: a callback failed", self.name)
 
     def _wait(self, task: SteppedTask[Any], deadline: float | None, may_lead: bool) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
@@ -516,7 +529,7 @@ class ThreadRuntime:
             if timers:
                 now = monotonic()
                 while timers and timers[0][0] <= now:
-                    heapq.heappop(timers)[2].run()
+                    self._run_logged(heapq.heappop(timers)[2].run, ())
             self._settle()
             if task is None and not self._idle and self._led_at + TAKE_OVER_SECONDS > monotonic():
                 return
@@ -530,8 +543,4 @@ class ThreadRuntime:
                 key = self._selector.get_map().get(fd)
                 watching = None if key is None else key.data[which]
                 if watching is not None:
-                    callback, arguments = watching
-                    try:
-                        callback(*arguments)
-                    except Exception:
-                        log.exception("%s: a callback failed", self.name)
+                    self._run_logged(*watching)
