@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from tests.doors.test_battery import CALLS, connected, descriptors, until
 import polymux
 import polymux.sync
 from polymux.live.runtime import wait_done
+from polymux.live.transports.sockets import wait_for_socket
 from polymux.sync.runtime import ThreadRuntime
 
 DOOR = ThreadsDoor()
@@ -387,6 +390,7 @@ def test_requests_with_long_timeouts_leave_no_timers_behind() -> None:
         far.serve_calls(lambda call: call.reply(call.read()))
 
     threading.Thread(target=answer).start()
+
     def timers() -> int:
         return sum(type(each).__name__.endswith("Timer") for each in gc.get_objects())
 
@@ -412,3 +416,39 @@ def test_a_timer_that_fails_is_logged_and_ends_no_call(caplog: pytest.LogCapture
         theirs.send(b"x")
         assert stream.receive(timeout=20) == b"x"
     assert "a callback failed" in caplog.text
+
+
+def test_a_timeout_of_0_finds_what_has_been_received() -> None:
+    runtime = ThreadRuntime("polymux without a thread")
+    near, far = socket.socketpair()
+    with near, far:
+        far.send(b"x")
+        near.setblocking(False)
+        runtime.call(wait_for_socket(runtime, near, write=False), 0)
+        assert near.recv(1) == b"x"
+        with pytest.raises(TimeoutError):
+            runtime.call(wait_for_socket(runtime, near, write=False), 0)
+    runtime.do(runtime.add_user)
+    runtime.do(runtime.remove_user)  # closes its descriptors
+
+
+@pytest.mark.parametrize("timeout", [1e8, 1e300, math.inf])
+def test_a_timeout_may_be_longer_than_systems_can_wait(timeout: float) -> None:
+    near, far = polymux.sync.pipe("mplex")
+    received: list[bytes] = []
+    with near, far:
+        streams = [near.open(name) for name in ("one", "two")]
+        theirs = [far.accept() for _ in streams]
+
+        def receive(stream: polymux.sync.Stream) -> None:
+            received.append(stream.receive(timeout=timeout))
+
+        readers = [threading.Thread(target=receive, args=(stream,)) for stream in streams]
+        for reader in readers:  # one processes what comes, the other waits for its turn
+            reader.start()
+        time.sleep(0.1)
+        for each in theirs:
+            each.send(b"x")
+        for reader in readers:
+            reader.join(20)
+    assert received == [b"x", b"x"]

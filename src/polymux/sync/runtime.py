@@ -42,7 +42,7 @@ log = logging.getLogger("polymux.aio")
 T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
-MAX_SELECT_SECONDS = 3600.0
+MAX_WAIT_SECONDS = 3600.0  # at a time: systems have bounds
 MIN_TIMERS_SWEPT = 64  # from so many on, cancelled ones are looked for
 RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
@@ -89,9 +89,9 @@ class Parking:
         self._gate = threading.Lock()
         self._gate.acquire()
 
-    def wait(self, seconds: float | None) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait for a `wake` since the last time, or so long; without the runtime's lock."""
-        self._gate.acquire(timeout=-1 if seconds is None else seconds)
+        self._gate.acquire(timeout=seconds)
 
     def wake(self) -> None:
         """Let the thread look again; with the runtime's lock."""
@@ -437,15 +437,19 @@ class ThreadRuntime:
         below = [other for other in self._parked if other.thread == parking.thread]
         for other in below:  # this call runs in a signal handler on top of theirs
             self._parked.remove(other)
+        looked = False  # at the sockets: once at least, so that a timeout of 0 finds what came
         try:
             while not task.done():
-                remaining = None if deadline is None else deadline - monotonic()
-                if remaining is not None and remaining <= 0:
-                    break
+                remaining = MAX_WAIT_SECONDS
+                if deadline is not None:
+                    remaining = min(remaining, deadline - monotonic())
                 leader = self._leader
-                if not may_lead and not self._closed:
-                    self._park(self._idle, parking, remaining)
-                elif leader is None or leader.thread == parking.thread:
+                is_idle = not may_lead and not self._closed
+                leads = not is_idle and (leader is None or leader.thread == parking.thread)
+                if remaining <= 0 and (looked or not leads):
+                    break
+                if leads:
+                    looked = True
                     self._leader = parking
                     try:
                         self._lead(task, deadline)
@@ -454,14 +458,14 @@ class ThreadRuntime:
                         if leader is not None:
                             self._interrupt_select()  # its task may be done
                 else:
-                    self._park(self._parked, parking, remaining)
+                    self._park(self._idle if is_idle else self._parked, parking, remaining)
         finally:  # after KeyboardInterrupt too: others wait for their turn
             self._led_at = monotonic()
             self._parked.extend(below)
             self._pass_on()
 
     def _park(
-        self, where: "deque[Parking] | list[Parking]", parking: Parking, seconds: float | None
+        self, where: "deque[Parking] | list[Parking]", parking: Parking, seconds: float
     ) -> None:
         """Wait for the turn to lead, or for the end of the task."""
         where.append(parking)
@@ -504,7 +508,9 @@ class ThreadRuntime:
             while timers and timers[0][2].cancelled:
                 heapq.heappop(timers)
             now = monotonic()
-            until = now + MAX_SELECT_SECONDS if deadline is None else deadline
+            until = now + MAX_WAIT_SECONDS
+            if deadline is not None:
+                until = min(until, deadline)
             if timers:
                 until = min(until, timers[0][0])
             if poll_loop.active_pollers:
