@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.doors.door import ThreadsDoor
@@ -452,3 +453,16 @@ def test_a_timeout_may_be_longer_than_systems_can_wait(timeout: float) -> None:
         for reader in readers:
             reader.join(20)
     assert received == [b"x", b"x"]
+
+
+def test_a_buffer_that_cannot_be_filled_takes_nothing() -> None:
+    near, far = polymux.sync.pipe("mplex")
+    with near, far, near.open("name") as stream:
+        stream.send(b"data")
+        with far.accept() as received:
+            read_only: Any = b"1234"
+            with pytest.raises(TypeError, match="read-only"):
+                received.recv_into(read_only, timeout=20)
+            with pytest.raises(ValueError, match="not -1"):
+                received.recv_into(bytearray(4), -1, timeout=20)
+            assert received.receive(timeout=20) == b"data"
