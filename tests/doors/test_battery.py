@@ -371,3 +371,29 @@ def test_a_handler_that_raises_aborts_its_session_only(
                 stream.send(b"x")
                 assert stream.receive(timeout=20) == b"x"
     assert "on purpose" in caplog.text
+
+
+class FailingRecorder:
+    """Cannot record what is read."""
+
+    def begin(self, transport: Any) -> Any:
+        return transport
+
+    def read(self, data: bytes) -> None:
+        raise ZeroDivisionError("the recorder has a fault")
+
+    def ended(self) -> None:
+        pass
+
+    def closed(self, error: Exception | None) -> None:
+        pass
+
+
+def test_a_fault_in_the_middle_of_received_data_ends_the_session(door: Door) -> None:
+    with door.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        session = door.connect(server.url, protocol="mplex", recorder=lambda *_: FailingRecorder())
+        stream = session.open("name")
+        stream.send(b"x")
+        with pytest.raises(polymux.SessionClosed, match="the recorder has a fault"):
+            stream.receive(timeout=20)
+        session.wait_closed(timeout=20)
