@@ -466,3 +466,30 @@ def test_a_buffer_that_cannot_be_filled_takes_nothing() -> None:
             with pytest.raises(ValueError, match="not -1"):
                 received.recv_into(bytearray(4), -1, timeout=20)
             assert received.receive(timeout=20) == b"data"
+
+
+def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> None:
+    runtime = ThreadRuntime("polymux without a thread")
+    begun, never = runtime.create_future(), runtime.create_future()
+    ended: list[BaseException] = []
+
+    async def interrupted() -> None:
+        await wait_done(runtime, begun)
+        signal.raise_signal(signal.SIGINT)  # while the main thread makes this step
+
+    def wait() -> None:
+        time.sleep(0.1)
+        try:
+            runtime.call(interrupted(), 20)
+        except BaseException as problem:
+            ended.append(problem)
+
+    other = threading.Thread(target=wait)
+    other.start()
+    runtime.do(runtime.call_later, 0.3, begun.set_result, None)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.call(wait_done(runtime, never), 20)
+    other.join()
+    assert len(ended) == 1  # its call did not go on
+    runtime.do(runtime.add_user)
+    runtime.do(runtime.remove_user)  # closes its descriptors
