@@ -9,6 +9,7 @@ one flow only if their sensors are the same too.
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
 import re
 import socket
@@ -107,7 +108,20 @@ class SensorNaming:
         found = self._regex.search(path) if self._regex is not None else None
         if found is not None:
             return found["sensor"]
-        return read_sensor(sensor_hint) or DEFAULT_SENSOR
+        return short_sensor(read_sensor(sensor_hint)) or DEFAULT_SENSOR
+
+
+def short_sensor(name: str) -> str:
+    """A name that a capture gives its sensor: the end of one that is too long becomes its hash.
+
+    It is part of the key of every flow.
+    """
+    encoded = name.encode("utf-8", "replace")
+    if len(encoded) <= MAX_SENSOR_BYTES:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
+    kept = encoded[: MAX_SENSOR_BYTES - len(digest) - 1].decode("utf-8", "ignore")
+    return f"{kept}~{digest}"
 
 
 def check_sensor(name: str) -> None:
