@@ -240,7 +240,7 @@ def test_nothing_is_read_ahead_for_a_flow_that_is_read_no_further(
 
 def test_what_a_flow_requested_is_withdrawn_when_it_ends_early(write: Callable[..., str]) -> None:
     path = write(build.pcapng(interleaved(4)))
-    waiting = []
+    waiting: list[int] = []
 
     class Flow:
         held_bytes = 1
