@@ -1,9 +1,10 @@
-"""The notebook and the daily job of the documentation, run for real."""
+"""The notebook and the daily jobs of the documentation, run for real."""
 
 import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 from nbclient import NotebookClient
 from tests.spark.random_captures import conversations, record
 
+from polymux.spark.lake.lake import open_lake
 from polymux.spark.runtime.spark_home import importable_environ
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "howto" / "captures.ipynb"
-DAG = ROOT / "deploy" / "airflow" / "polymux_daily.py"
+DAGS = ROOT / "deploy" / "airflow"
 DAY = "2026-11-18"
 
 pytestmark = pytest.mark.timeout(300)  # a Java of its own, on a machine that may be busy
@@ -44,26 +46,41 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
 
 
 class Dag:
-    """Stands in for Airflow's DAG."""
+    """Stands in for Airflow's DAG; `now` is the one whose block was entered last."""
+
+    now: "Dag"
 
     def __init__(self, **options: Any) -> None:
         self.options = options
+        self.operators: list[Operator] = []
 
     def __enter__(self) -> "Dag":
+        Dag.now = self
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
 
+class Operator:
+    """Stands in for Airflow's operator of a command."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = {**Dag.now.options.get("default_args", {}), **options}
+        self.after: list[Operator] = []
+        Dag.now.operators.append(self)
+
+    def __rshift__(self, later: "Operator") -> "Operator":
+        later.after.append(self)
+        return later
+
+
+Load = Callable[[str], Dag]
+
+
 @pytest.fixture
-def operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The arguments of the job's one operator, with stand-ins for Airflow."""
-    found: list[dict[str, Any]] = []
-
-    def bash_operator(**options: Any) -> None:
-        found.append(options)
-
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Load:
+    """Run a file of `deploy/airflow` with stand-ins for Airflow; return its DAG."""
     for name in (
         "airflow", "airflow.providers", "airflow.providers.standard",
         "airflow.providers.standard.operators", "airflow.providers.standard.operators.bash",
@@ -71,14 +88,24 @@ def operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(sys.modules["airflow"], "DAG", Dag, raising=False)
     bash = sys.modules["airflow.providers.standard.operators.bash"]
-    monkeypatch.setattr(bash, "BashOperator", bash_operator, raising=False)
-    monkeypatch.setenv("POLYMUX_CAPTURES", str(tmp_path / "captures"))
-    monkeypatch.setenv("POLYMUX_TABLES", str(tmp_path / "tables"))
+    monkeypatch.setattr(bash, "BashOperator", Operator, raising=False)
+    for name in ("captures", "tables", "lake"):
+        monkeypatch.setenv(f"POLYMUX_{name.upper()}", str(tmp_path / name))
     monkeypatch.setenv("POLYMUX_MASTER", "local[2]")
-    names = runpy.run_path(str(DAG))
-    assert names["dag"].options["dag_id"] == "polymux_daily"
-    (options,) = found
-    return options
+
+    def run(name: str) -> Dag:
+        dag: Dag = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
+        assert dag.options["dag_id"] == name
+        return dag
+
+    return run
+
+
+@pytest.fixture
+def operator(load: Load) -> dict[str, Any]:
+    """The arguments of the one operator of the job with a folder for each day."""
+    (operator,) = load("polymux_daily").operators
+    return operator.options
 
 
 def run_job(operator: dict[str, Any], tmp_path: Path, polymux: str) -> tuple[int, str]:
@@ -101,7 +128,9 @@ def run_job(operator: dict[str, Any], tmp_path: Path, polymux: str) -> tuple[int
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_daily_job_writes_the_tables_of_its_day(operator: Any, tmp_path: Path) -> None:
+def test_the_daily_job_writes_the_tables_of_its_day(
+    operator: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / "captures" / DAY).mkdir(parents=True)
     (tmp_path / "tables").mkdir()
     record([tmp_path / "captures" / DAY / "a.pcapng"], conversations(21, 2))
@@ -112,7 +141,9 @@ def test_the_daily_job_writes_the_tables_of_its_day(operator: Any, tmp_path: Pat
     assert (tmp_path / "tables" / DAY / "report.html").exists()
 
 
-def test_the_daily_job_is_skipped_without_captures(operator: Any, tmp_path: Path) -> None:
+def test_the_daily_job_is_skipped_without_captures(
+    operator: dict[str, Any], tmp_path: Path
+) -> None:
     code, said = run_job(operator, tmp_path, "exit 1")
     assert code == operator["skip_on_exit_code"]
     assert f"no captures of {DAY}" in said
@@ -120,8 +151,38 @@ def test_the_daily_job_is_skipped_without_captures(operator: Any, tmp_path: Path
 
 @pytest.mark.parametrize("code", [1, 3, 5, 130])
 def test_the_daily_job_fails_where_nothing_was_published(
-    operator: Any, tmp_path: Path, code: int
+    operator: dict[str, Any], tmp_path: Path, code: int
 ) -> None:
     (tmp_path / "captures" / DAY).mkdir(parents=True)
     found, _ = run_job(operator, tmp_path, f"exit {code}")
+    assert found == code
+
+
+def test_the_job_of_a_lake_adds_what_is_new_and_then_keeps_the_lake(
+    load: Load, tmp_path: Path
+) -> None:
+    append, maintain = load("polymux_lake").operators
+    assert maintain.after == [append]
+    (tmp_path / "captures").mkdir()
+    record([tmp_path / "captures" / "a.pcapng"], conversations(21, 2))
+    (tmp_path / "captures" / "b.pcapng").write_bytes(b"this is not a capture at all")
+    whole = f'exec {sys.executable} -m polymux "$@"'
+    code, told = run_job(append.options, tmp_path, whole)
+    assert (code, "could not be read to their end" in told) == (0, True), told
+    lake = open_lake(str(tmp_path / "lake"))
+    version = lake.current()
+    assert version is not None
+    assert version.number == 1
+    assert sum(file.rows for file in version.files_of("sessions")) == 2
+    code, told = run_job(maintain.options, tmp_path, whole)
+    assert code == 0, told
+    assert [each.operation for each in lake.history()] == ["append", "expire"]  # it was of 2023
+
+
+@pytest.mark.parametrize("code", [1, 3, 5, 130])
+def test_the_job_of_a_lake_fails_where_nothing_was_committed(
+    load: Load, tmp_path: Path, code: int
+) -> None:
+    append, _ = load("polymux_lake").operators
+    found, _ = run_job(append.options, tmp_path, f'[ "$1" = lake ] || exit {code}')
     assert found == code
