@@ -138,6 +138,26 @@ def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake)
     assert row_count(lake) == 2 * ROWS
 
 
+def test_a_run_that_fails_with_its_store_says_why_it_failed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1])
+    other = open_lake(lake.url)
+
+    def refuse(*_: object) -> None:
+        raise LakeError("the store is gone")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(other.storage, "delete", refuse)
+    monkeypatch.setattr(other, "commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        other.compact()
+    assert row_count(lake) == 2 * ROWS
+
+
 def test_a_table_is_partitioned_by_the_same_columns_in_all_versions(lake: Lake) -> None:
     append(lake, 1, [DAY_1])
     with pytest.raises(LakeError, match="partition a lake always by the same columns"):
