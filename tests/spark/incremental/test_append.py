@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -168,6 +169,33 @@ def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again
     done = append(spark, captures, lake)
     assert done.lake is not None
     assert done.lake.replaced == 2
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_ever(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures, lake, now = tmp_path / "captures", tmp_path / "lake", time.time_ns()
+
+    def capture(sensor: str, number: int) -> None:
+        (captures / sensor).mkdir(parents=True, exist_ok=True)
+        talk = build.talk((0, b"\x00\x01a"), close=False, start=build.START + number * HOUR)
+        (captures / sensor / f"{number}.pcapng").write_bytes(build.pcapng(talk))
+
+    def still_open(days: int) -> int:
+        monkeypatch.setattr(time, "time_ns", lambda: now + 24 * days * HOUR)
+        done = append(spark, captures, lake)
+        assert done.lake is not None
+        return done.lake.open
+
+    capture("gone", 0)
+    capture("here", 0)
+    assert still_open(0) == 2
+    capture("here", 1)
+    assert still_open(6) == 2
+    capture("here", 2)
+    assert still_open(8) == 1
     analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
