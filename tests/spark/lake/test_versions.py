@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import stat
 import sys
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -156,6 +158,27 @@ def test_a_run_that_fails_with_its_store_says_why_it_failed(
     with pytest.raises(KeyboardInterrupt):
         other.compact()
     assert row_count(lake) == 2 * ROWS
+
+
+def test_after_a_power_loss_the_folders_of_a_version_are_there(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: dict[int, set[str]] = {}  # names in each folder, by its inode
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            durable.setdefault(found.st_ino, set()).update(os.listdir(descriptor))
+
+    monkeypatch.setattr(os, "fsync", note)
+    version = append(lake, 1, [DAY_1])
+    names = [file.path for file in version.all_files()]
+    names += [state.path for state in version.state.values()]
+    for path in (Path(lake.url, name) for name in [*names, "_lake/versions/00000001"]):
+        for part in (path, *path.parents[: path.parents.index(Path(lake.url))]):
+            assert part.name in durable.get(part.parent.stat().st_ino, ()), part
 
 
 def test_a_table_is_partitioned_by_the_same_columns_in_all_versions(lake: Lake) -> None:
