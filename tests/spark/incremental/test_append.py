@@ -200,6 +200,17 @@ def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_eve
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
+def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    capture, lake = tmp_path / "a.pcapng", tmp_path / "lake"
+    capture.write_bytes(build.pcapng(build.talk((0, b"\x00\x01a"), close=False)))
+    append(spark, tmp_path, lake)
+    again = append(spark, tmp_path, lake)
+    assert again.lake is not None
+    assert (again.captures, again.lake.version) == ([], 1)
+
+
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -183,7 +183,7 @@ def append_captures(
     settings: AppendSettings,
     on_stage: Callable[[str], Any] = lambda name: None,
 ) -> Appended:
-    """Add captures to a lake.
+    """Add captures to a lake. What is in the lake itself is none.
 
     `on_stage` is called with the name of each stage as it begins.
 
@@ -196,7 +196,9 @@ def append_captures(
         OutputBusy, ConcurrentCommit: Another run writes to the lake.
         LakeError: The lake cannot be read or written.
     """
-    files = find_inputs(paths)
+    inside = lake.location + "/"
+    found = find_inputs(paths)
+    files = [file for file in found if not without_credentials(file.path).startswith(inside)]
     staging = lake.begin()
     try:
         with _exchange_folder(staging, settings.exchange) as folder:
