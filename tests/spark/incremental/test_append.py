@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -195,6 +196,44 @@ def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again
     assert done.lake.replaced == 2
     analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_ever(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures, lake, now = tmp_path / "captures", tmp_path / "lake", time.time_ns()
+
+    def capture(sensor: str, number: int) -> None:
+        (captures / sensor).mkdir(parents=True, exist_ok=True)
+        talk = build.talk((0, b"\x00\x01a"), close=False, start=build.START + number * HOUR)
+        (captures / sensor / f"{number}.pcapng").write_bytes(build.pcapng(talk))
+
+    def still_open(days: int) -> int:
+        monkeypatch.setattr(time, "time_ns", lambda: now + 24 * days * HOUR)
+        done = append(spark, captures, lake)
+        assert done.lake is not None
+        return done.lake.open
+
+    capture("gone", 0)
+    capture("here", 0)
+    assert still_open(0) == 2
+    capture("here", 1)
+    assert still_open(6) == 2
+    capture("here", 2)
+    assert still_open(8) == 1
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    capture, lake = tmp_path / "a.pcapng", tmp_path / "lake"
+    capture.write_bytes(build.pcapng(build.talk((0, b"\x00\x01a"), close=False)))
+    append(spark, tmp_path, lake)
+    again = append(spark, tmp_path, lake)
+    assert again.lake is not None
+    assert (again.captures, again.lake.version) == ([], 1)
 
 
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(

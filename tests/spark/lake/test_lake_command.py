@@ -75,6 +75,15 @@ def test_a_size_that_is_too_small_is_refused(place: str) -> None:
     assert "at least 1MB" in ran.output
 
 
+@pytest.mark.parametrize("words", [("expire", "--keep", "1000000"), ("vacuum", "--grace", "inf")])
+def test_a_number_of_days_that_no_calendar_has_is_refused(
+    place: str, words: tuple[str, ...]
+) -> None:
+    ran = CliRunner().invoke(command, [words[0], place, *words[1:]])
+    assert ran.exit_code == 2
+    assert "36500" in ran.output
+
+
 def test_credentials_in_a_url_are_not_printed() -> None:
     assert without_credentials("s3://key:secret@bucket/lake?x=y") == "s3://bucket/lake"
     assert without_credentials("/data/lake") == "/data/lake"

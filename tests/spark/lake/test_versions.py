@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import stat
 import sys
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -136,6 +138,47 @@ def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake)
         added = staging.output.store(folder)
     lake.commit(staging, added=added)
     assert row_count(lake) == 2 * ROWS
+
+
+def test_a_run_that_fails_with_its_store_says_why_it_failed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1])
+    other = open_lake(lake.url)
+
+    def refuse(*_: object) -> None:
+        raise LakeError("the store is gone")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(other.storage, "delete", refuse)
+    monkeypatch.setattr(other, "commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        other.compact()
+    assert row_count(lake) == 2 * ROWS
+
+
+def test_after_a_power_loss_the_folders_of_a_version_are_there(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: dict[int, set[str]] = {}  # names in each folder, by its inode
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            durable.setdefault(found.st_ino, set()).update(os.listdir(descriptor))
+
+    monkeypatch.setattr(os, "fsync", note)
+    version = append(lake, 1, [DAY_1])
+    names = [file.path for file in version.all_files()]
+    names += [state.path for state in version.state.values()]
+    for path in (Path(lake.url, name) for name in [*names, "_lake/versions/00000001"]):
+        for part in (path, *path.parents[: path.parents.index(Path(lake.url))]):
+            assert part.name in durable.get(part.parent.stat().st_ino, ()), part
 
 
 def test_a_table_is_partitioned_by_the_same_columns_in_all_versions(lake: Lake) -> None:

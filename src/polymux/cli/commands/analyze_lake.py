@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta", "iceberg")  # those of `spark.lake`, which takes long to import
 DEFAULT_CARRY_DAYS = 7.0
+MAX_CARRY_DAYS = 36_500  # in nanoseconds it is stored in 64 bits
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -27,7 +28,8 @@ def lake_options(command: Command) -> Command:
                      help="Lake on an object store: a directory that all workers share."),
         click.option("--catalog", default="", metavar="URI",
                      help="Lake: SQL catalog of Iceberg tables; by default a file of SQLite."),
-        click.option("--carry-days", type=click.FloatRange(0), default=DEFAULT_CARRY_DAYS,
+        click.option("--carry-days", type=click.FloatRange(0, MAX_CARRY_DAYS),
+                     default=DEFAULT_CARRY_DAYS,
                      show_default=True,
                      help="Lake: days without a packet after which a session is over."),
         click.option("--by-sensor", is_flag=True,

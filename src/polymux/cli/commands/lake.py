@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 DEFAULT_GRACE_DAYS: Final = 7
+MAX_DAYS: Final = 36_500  # with more, a time would be before the first year that there is
 MIN_TARGET_BYTES: Final = 1 << 20
 HISTORY_COLUMNS: Final = (
     TableColumn("version", right_aligned=True),
@@ -138,7 +139,7 @@ def compact(
 @lake.command(epilog="Example: polymux lake expire LAKE --keep 30", no_args_is_help=True)
 @lake_options
 @click.option(
-    "--keep", "keep_days", required=True, type=click.IntRange(1), metavar="DAYS",
+    "--keep", "keep_days", required=True, type=click.IntRange(1, MAX_DAYS), metavar="DAYS",
     help="Keep the sessions that started on the last DAYS days, today included (UTC).",
 )  # fmt: skip
 @click.option(
@@ -168,7 +169,7 @@ def expire(
 @lake_options
 @click.option(
     "--grace", "grace_days", default=float(DEFAULT_GRACE_DAYS), show_default=True,
-    type=click.FloatRange(0), metavar="DAYS",
+    type=click.FloatRange(0, MAX_DAYS), metavar="DAYS",
     help="How long a version stays readable after the next one, and how old a file is at least "
     "that no version names. No run and no query may take longer.",
 )  # fmt: skip

@@ -104,7 +104,8 @@ class AppendSettings:
         limits: Limits for reading captures.
         reprocess: Days whose captures are read again, and whose rows are replaced.
         by_sensor: Whether tables are divided by sensor too.
-        carry_ns: How long a session that has not ended may be silent until it counts as over.
+        carry_ns: How long a session that has not ended may be silent until it counts as over; and
+            how long no run may have read a capture of its sensor, until all of it count so.
         max_partition_bytes: Target size of a task; 0 chooses one.
         exchange: A directory that the driver and all workers share, through which tasks exchange
             references; "": in the lake, and if that is not in a directory, in the temporary
@@ -184,7 +185,7 @@ def append_captures(
     settings: AppendSettings,
     on_stage: Callable[[str], Any] = lambda name: None,
 ) -> Appended:
-    """Add captures to a lake.
+    """Add captures to a lake. What is in the lake itself is none.
 
     `on_stage` is called with the name of each stage as it begins.
 
@@ -197,7 +198,9 @@ def append_captures(
         OutputBusy, ConcurrentCommit: Another run writes to the lake.
         LakeError: The lake cannot be read or written.
     """
-    files = find_inputs(paths)
+    inside = lake.location + "/"
+    found = find_inputs(paths)
+    files = [file for file in found if not without_credentials(file.path).startswith(inside)]
     staging = lake.begin()
     try:
         with _exchange_folder(staging, settings.exchange) as folder:
@@ -313,15 +316,18 @@ class _Run:
         with self._stage("index"):
             indexed = self._index(plan.whole)
             spans = indexed_spans(indexed)
-            ledger = self._ledger.updated(spans, plan.whole, self._settings.recorded())
+            now = time.time_ns()
+            ledger = self._ledger.updated(spans, plan.whole, self._settings.recorded(), now)
             touched, carried = self._take_up(indexed, plan.reread)
             again = self._index_again(touched, indexed.buckets)
             done.captures = merge_by_file(summary for summary, _ in spans)
             done.capture_bytes = total_bytes(plan.whole)
             for more in (again, carried):
                 indexed.merge(more)
+        carry = self._settings.carry_ns
+        rule = OpenRule(ledger.newest, carry, ledger.unheard(now, carry))
         with self._stage("analyze"):
-            stored = self._analyze(indexed, OpenRule(ledger.newest, self._settings.carry_ns))
+            stored = self._analyze(indexed, rule)
         with self._stage("publish"):
             self._commit(ledger, stored, touched, plan.reread)
         done.read_bytes = indexed.read_bytes + done.total.read_bytes

@@ -85,17 +85,25 @@ class Ledger:
         settings: The options that decide what the rows are, as text; the same for all runs.
         captures: What was read.
         newest: Timestamp of the newest packet of each sensor, in nanoseconds.
+        heard: When a run has last read a capture of each sensor, by the clock of its driver, in
+            nanoseconds since 1970.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
     captures: dict[str, ReadCapture] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
+    heard: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the content of the state file."""
         rows = [self.captures[path] for path in sorted(self.captures)]
         columns = {name: [getattr(row, name) for row in rows] for name in _COLUMNS.names}
-        head = {"version": LEDGER_VERSION, "settings": self.settings, "newest": self.newest}
+        head = {
+            "version": LEDGER_VERSION,
+            "settings": self.settings,
+            "newest": self.newest,
+            "heard": self.heard,
+        }
         table = pa.table(columns, schema=_COLUMNS).replace_schema_metadata(
             {"polymux-ledger": json.dumps(head, sort_keys=True)}
         )
@@ -118,7 +126,8 @@ class Ledger:
                 f"version {LEDGER_VERSION}: analyze the captures into a new lake"
             )
         rows = [ReadCapture(**row) for row in table.to_pylist()]
-        return cls(head["settings"], {row.path: row for row in rows}, head["newest"])
+        captures = {row.path: row for row in rows}
+        return cls(head["settings"], captures, head["newest"], head["heard"])
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
         """Raise OtherSettings if the lake was made with others."""
@@ -165,10 +174,14 @@ class Ledger:
         spans: Iterable[tuple[FileSummary, SpanFacts]],
         files: Iterable[CaptureFile],
         settings: Mapping[str, str],
+        now_ns: int,
     ) -> Ledger:
-        """Return the ledger after a run that has read `files` whole, with what their index said."""
+        """Return the ledger after a run that has read `files` whole, with what their index said.
+
+        `now_ns` is the time of the run, in nanoseconds since 1970.
+        """
         modified = {without_credentials(file.path): file.modified_ns for file in files}
-        captures, newest = dict(self.captures), dict(self.newest)
+        captures, newest, heard = dict(self.captures), dict(self.newest), dict(self.heard)
         read: set[str] = set()
         for summary, facts in spans:
             path = summary.file
@@ -190,7 +203,12 @@ class Ledger:
                 max((last for _, last in times), default=-1),
             )
             newest[summary.sensor] = max(newest.get(summary.sensor, -1), facts.last_at)
-        return Ledger(dict(settings), captures, newest)
+            heard[summary.sensor] = now_ns
+        return Ledger(dict(settings), captures, newest, heard)
+
+    def unheard(self, now_ns: int, silent_ns: int) -> frozenset[str]:
+        """Return the sensors of which no run has read a capture for longer than `silent_ns`."""
+        return frozenset(name for name, at in self.heard.items() if now_ns - at > silent_ns)
 
 
 def changed_captures(files: Iterable[CaptureFile]) -> ChangedCaptures:

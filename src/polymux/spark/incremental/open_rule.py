@@ -22,15 +22,18 @@ class OpenRule:
     """Decides which sessions of a flow are not over.
 
     A session is over when both sides have ended, or another session of the flow has begun, and
-    `SETTLE_NS` have passed by the packets of its sensor; or when it was silent for `carry_ns`.
+    `SETTLE_NS` have passed by the packets of its sensor; when it was silent for `carry_ns`; or when
+    its sensor is not heard any more.
 
     Attributes:
         newest: Timestamp of the newest packet of each sensor, in nanoseconds.
         carry_ns: How long a session that has not ended may be silent.
+        unheard: Sensors that are not heard any more: their clocks stand still.
     """
 
     newest: Mapping[str, int]
     carry_ns: int = int(DEFAULT_CARRY_DAYS) * DAY_NS
+    unheard: frozenset[str] = frozenset()
 
     def open_sessions(self, sessions: Sequence[TcpSession]) -> list[TcpSession]:
         """Return the sessions of a flow that are not over, and those at the same time as them.
@@ -47,6 +50,8 @@ class OpenRule:
         return [s for s in sessions if s.started_at >= since and not self._is_too_large(s)]
 
     def _is_open(self, session: TcpSession) -> bool:
+        if session.sensor in self.unheard:
+            return False
         newest = self.newest.get(session.sensor, session.ended_at)
         if session.ended_at >= newest - SETTLE_NS:
             return True

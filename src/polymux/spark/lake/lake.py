@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +44,8 @@ from polymux.spark.lake.version_log import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("polymux.spark")
 
 SETTINGS_NAME: Final = "_lake/settings"
 STATE_FOLDER: Final = "_lake/state"
@@ -277,7 +280,8 @@ class Lake:
     def discard(self, staging: Staging) -> None:
         """End a run without a version, and remove the files that it has stored.
 
-        Removes nothing if the run was committed, or if that is not known.
+        Removes nothing if the run was committed, or if that is not known. What the store does not
+        let it remove is left to `vacuum`: a run that ends so has an error of its own to raise.
         """
         try:
             if staging.run not in self._uncertain:
@@ -288,6 +292,8 @@ class Lake:
                     for file in self._own_files()
                     if staging.run in file.name and file.name not in named
                 )
+        except LakeError as problem:
+            log.warning("files of run %s are left in the lake: %s", staging.run, problem)
         finally:
             self._unlock(staging.run)
 

@@ -147,7 +147,7 @@ class _LocalStorage(Storage):
     def write(self, name: str, content: bytes) -> None:
         path = self.root / name
         with self._explained(name):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folders(path.parent)
             write_atomically(path, content)
             sync_directory(str(path))
 
@@ -155,7 +155,7 @@ class _LocalStorage(Storage):
         path = self.root / name
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         with self._explained(name):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folders(path.parent)
             write_atomically(part, content)
             try:
                 publish(str(part), str(path))
@@ -203,10 +203,8 @@ class _LocalStorage(Storage):
                     path.parent.rmdir()
 
     def make_folder(self, name: str) -> None:
-        path = self.root / name
         with self._explained(name):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(PRIVATE_FOLDER if path.name in PRIVATE_TABLES else 0o777, exist_ok=True)
+            self._make_folders(self.root / name)
 
     @contextmanager
     def task_folder(self, run: str) -> Iterator[Path]:
@@ -226,18 +224,22 @@ class _LocalStorage(Storage):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self._make_parents(path)
+            self._make_folders(path.parent)
             try:
                 os.rename(file, path)
             except FileNotFoundError:  # `delete` has removed the empty folder of the partition
-                self._make_parents(path)
+                self._make_folders(path.parent)
                 os.rename(file, path)
             sync_directory(str(path))
 
-    def _make_parents(self, path: Path) -> None:
-        table = path.relative_to(self.root).parts[0]
-        self.make_folder(table)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _make_folders(self, folder: Path) -> None:
+        """Create a folder and its missing parents; they are durable when this returns."""
+        if folder.is_dir():
+            return
+        self._make_folders(folder.parent)
+        private = folder.parent == self.root and folder.name in PRIVATE_TABLES
+        folder.mkdir(PRIVATE_FOLDER if private else 0o777, exist_ok=True)
+        sync_directory(str(folder))
 
     def arrow_path(self, name: str) -> str:
         return str(self.root / name)
