@@ -75,6 +75,15 @@ def talks() -> list[Pieces]:
     return found
 
 
+def beginning(pieces: Pieces, size: int = 2000) -> Pieces:
+    """The first bytes of a conversation: long content, taken for frames, is a million of them."""
+    found: Pieces = []
+    for side, data in pieces:
+        found.append((side, data[:size]))
+        size -= len(found[-1][1])
+    return [(side, data) for side, data in found if data]
+
+
 def write(
     path: Path,
     every: list[Pieces],
@@ -130,7 +139,7 @@ def test_what_was_spoken_before_changes_no_row(acceptors: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("named", ["mplex", "nerdbank", "omnistreams", "yamux", "streamux"])
 def test_nor_does_it_where_the_protocol_is_named(named: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "talks.pcapng", talks()[::3])
+    path = write(tmp_path / "talks.pcapng", list(map(beginning, talks()[::3])))
     options = AnalysisOptions(named)
     alone = digests(analysed(path, options, remembering=False))
     assert digests(analysed(path, options)) == alone

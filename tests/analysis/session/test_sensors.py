@@ -249,6 +249,13 @@ def test_a_sensor_that_cannot_be_used_is_refused(name: str, pattern: str, messag
         SensorNaming(name, pattern)
 
 
+def test_the_options_and_escapes_of_a_url_are_no_part_of_the_path_of_a_sensor() -> None:
+    naming = SensorNaming(pattern="captures/{sensor}/*.pcap")
+    url = "s3://bucket/captures/web%201/a.pcap?region=eu-west-1&endpoint_override=a%2Fb"
+    assert naming.sensor_of(url, "") == "web 1"
+    assert naming.sensor_of("/captures/web%201/a.pcap", "") == "web%201"
+
+
 def test_this_host_has_a_usable_name() -> None:
     assert SensorNaming(local_sensor()).sensor_of("x", "") == local_sensor()
 

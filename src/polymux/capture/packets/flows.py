@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote
 
 from polymux.capture.pcapng.comments import read_sensor
 
@@ -97,11 +98,13 @@ class SensorNaming:
         """The sensor of a capture.
 
         Args:
-            path: The path or URL of the capture, as given.
+            path: The path or URL of the capture, as given. The query of a URL does not count.
             sensor_hint: The comments of its first section (see `comments`).
         """
         if self.name:
             return self.name
+        if "://" in path:
+            path = unquote(path.partition("?")[0])
         found = self._regex.search(path) if self._regex is not None else None
         if found is not None:
             return found["sensor"]
