@@ -430,3 +430,31 @@ def test_what_a_peer_says_at_once_before_it_goes_is_handled(door: Door, tmp_path
             sock.shutdown(socket.SHUT_WR)
             assert handled.wait(20)
     assert received == [b"hello"]
+
+
+def test_a_unix_server_that_accepts_late_is_waited_for(door: Door, tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as late, contextlib.ExitStack() as waiting:
+        late.bind(path)
+        late.listen(0)
+        while True:  # until its queue is full
+            other = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            other.setblocking(False)
+            if other.connect_ex(path):
+                break
+        with pytest.raises(polymux.Unreachable, match="no answer within"):
+            door.connect(f"unix://{path}", protocol="mplex", timeout=0.1)
+
+        def accept() -> None:
+            time.sleep(0.1)
+            for _ in range(2):
+                waiting.enter_context(late.accept()[0])
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        session = door.connect(f"unix://{path}", protocol="mplex", timeout=20)
+        accepting.join()
+        session.open("name", timeout=20)
+        assert not session.failure
+        session.abort()
+        session.wait_closed(timeout=20)

@@ -32,6 +32,7 @@ from polymux.live.protocols.streamux import StreamuxSession
 from polymux.live.protocols.yamux import YamuxSession
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.live.session.session import Session
+from polymux.live.transports.sockets import connect_unix
 from polymux.live.transports.token import DialerToken, check_token
 from polymux.live.transports.websocket import protocol_for_scheme
 from polymux.live.urls import Address, parse_url
@@ -173,7 +174,7 @@ async def open_transport(
         if address.scheme == "unix":
             _, made = await loop.create_unix_connection(
                 cast(Any, first_protocol),  # it has the methods of asyncio's protocols
-                address.path,
+                sock=await connect_unix(runtime, address.path),
             )
         elif address.scheme == "exec":
             made = await start_process(address.command, make)

@@ -17,6 +17,7 @@ from polymux.live.transports.sockets import (
     SocketTransport,
     begin_tls,
     connect_socket,
+    connect_unix,
 )
 from polymux.live.transports.token import DialerToken
 from polymux.live.transports.websocket import WEBSOCKET_SCHEMES, ClientUpgrade
@@ -69,7 +70,7 @@ async def open_transport(
 async def connected_socket(runtime: SocketRuntime, address: Address) -> socket.socket:
     """Return a socket that is connected to an address: the first of the host's that answers."""
     if address.scheme == "unix":
-        return await connect_socket(runtime, socket.AF_UNIX, socket.SOCK_STREAM, 0, address.path)
+        return await connect_unix(runtime, address.path)
     found = await runtime.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     problem: OSError = OSError("the host has no address")
     for family, kind, number, _, where in found:

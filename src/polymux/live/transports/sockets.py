@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from polymux.live.runtime import Runtime, Timer
+from polymux.live.runtime import Runtime, Timer, sleep
 from polymux.live.session.socket_options import EXTRA_RAW_FD
 from polymux.live.transport import ByteHandler
 
 RECEIVE_BYTES = 256 * 1024  # for one `recv`
 MAX_RECEIVES = 16  # of a TLS socket, before others get their turn
 DEFAULT_HIGH_WATER_BYTES = 64 * 1024
+UNIX_RETRY_SECONDS = 0.02  # between two attempts while a server accepts no connection
 TLS_CLOSE_SECONDS = 1.0  # for the peer to end the connection after this side has ended TLS
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -337,6 +338,29 @@ async def connect_socket(
             if code:
                 raise OSError(code, f"connecting failed: {code}") from None
         return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def connect_unix(runtime: Runtime, path: str) -> socket.socket:
+    """Return a non-blocking Unix socket that is connected. If cancelled, none is left.
+
+    While the server has as many connections as it lets wait, this waits too. The system has no
+    event for the end of that, and asyncio takes such a socket for a connected one.
+
+    Raises:
+        OSError: Connecting failed.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        while True:
+            try:
+                sock.connect(path)
+                return sock
+            except BlockingIOError:
+                await sleep(runtime, UNIX_RETRY_SECONDS)
     except BaseException:
         sock.close()
         raise
