@@ -22,6 +22,19 @@ from polymux.report.render.rule_pages import (
 
 DOCS = Path(__file__).parent.parent / "docs"
 
+SEVERAL_PROCESSES = """\
+## Several processes
+
+With `--processes`, the commands `serve`, `collect` and `record` divide `max_sessions`,
+`max_sessions_per_address`, `max_half_open`, `server_buffer_bytes` and `listen_backlog` among their
+processes: the parts add up to what was asked for, and each process keeps to its own. One address
+so has as many sessions as asked for at most; it may be refused before that, when its connections are
+not divided evenly, because no process knows the connections of the others. The other limits are
+those of one session. [Use more than one core](howto/processes.md) has a table.
+
+`serve(..., reuse_port=True)` divides nothing: there the limits hold in each process by itself.
+"""
+
 SQL_INTRODUCTION = """\
 # Questions in SQL
 
@@ -112,7 +125,7 @@ def limits_page() -> str:
                 f"| {doc.meaning} | {doc.default} | {doc.answers} |"
             )
         parts.append("")
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join(parts) + "\n" + SEVERAL_PROCESSES
 
 
 def sql_page() -> str:

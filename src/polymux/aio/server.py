@@ -100,6 +100,7 @@ def serve(
     origins: Sequence[str] = (),
     allow: Sequence[str] | None = None,
     token: str | bytes | None = None,
+    reuse_port: bool = False,
 ) -> Pending[Server]:
     """Listen at `url` and run `handler(session)` for each session.
 
@@ -135,6 +136,9 @@ def serve(
         token: A secret of 16 to 1,024 bytes that clients have to prove to know, within
             `timeouts.handshake`, before the protocol begins; on `tls://`, `wss://`, `unix://` or a
             loopback address only.
+        reuse_port: Several processes of this user listen at the same TCP address: each sets
+            SO_REUSEPORT, and on Linux the kernel divides the connections among them. `limits` then
+            hold in each process by itself.
 
     Returns:
         A `Pending` server. `async with polymux.serve(...) as server` closes it at the end of the
@@ -144,6 +148,7 @@ def serve(
     Raises:
         Unreachable: When awaited: the address cannot be listened on.
         BadUrl: The URL is invalid or cannot be listened on, or `tls` is missing.
+        Unsupported: `reuse_port`, on a system that has no SO_REUSEPORT.
         PolymuxError: The protocol string is invalid.
         TypeError, ValueError: Another argument is invalid.
     """
@@ -164,6 +169,7 @@ def serve(
         origins,
         allow,
         token,
+        reuse_port,
     )
 
 

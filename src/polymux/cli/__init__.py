@@ -44,6 +44,8 @@ COMMANDS = (
 
 ALIASES = {"analyse": "analyze"}
 
+ARGUMENTS = "polymux.cli.arguments"  # in `click.Context.meta`: those of the whole command line
+
 
 class OutputClosed(Exception):
     """The reader of standard output has closed it, as `head` does. Not an error."""
@@ -55,6 +57,11 @@ class Interrupted(Exception):
 
 class LazyCommands(click.Group):
     """A group that imports the module of a command when the command is used."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments, for commands that run themselves in further processes."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -98,10 +105,15 @@ def cli() -> None:
     """Connect to, record and analyse stream-multiplexing protocols."""
 
 
-def main() -> None:
-    """Run a command and exit. Expected errors become one line on standard error and a code."""
+def main(member: object = None) -> None:
+    """Run a command and exit. Expected errors become one line on standard error and a code.
+
+    Args:
+        member: The `cli.processes.member.Member` that this process is, if a command has started it
+            as one of several.
+    """
     try:
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(cli(standalone_mode=False, obj=member))
     except (click.exceptions.Abort, Interrupted, KeyboardInterrupt):
         discard_output()
         # On a terminal the line begins with ^C.

@@ -164,6 +164,11 @@ class ConnectionGate:
         """Of these, how many are half-open."""
         return self._half_open_total
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new connection has a place only if another one loses its own."""
+        return self._total >= self.limits.sessions
+
     def seconds_until_room(self, tls: bool) -> float:
         """Return how long a listener has to wait before it may accept a connection; 0.0: not."""
         most = self.limits.half_open if tls else YOUNG_FACTOR * self.limits.half_open

@@ -15,6 +15,12 @@ Two rules keep servers from harming each other:
   by a server that died, and is replaced. The test, the removal and the new socket are one step
   under a lock on the directory, so that two servers that start at once cannot both find it dead.
 - A server removes its path only if it still names its own socket.
+
+Several processes can accept at one address: each with sockets of its own that have SO_REUSEPORT,
+among which the kernel divides connections by a hash of their addresses; or all from the same
+sockets, which they have inherited (`Inherited`). At a shared socket, the process that is there
+first accepts. So that the others get a turn, it accepts one connection at a time; and one whose
+places are all taken waits a moment before it accepts, and refuses, what another one could serve.
 """
 
 import contextlib
@@ -26,7 +32,8 @@ import resource
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -44,6 +51,8 @@ MAX_RESERVED_DESCRIPTORS = 64  # left for files; an eighth of all, if that is le
 # proxy needs a second descriptor for each.
 FEW_DESCRIPTORS = 128
 DESCRIPTOR_RETRY_SECONDS = 0.25
+# What a listener without a place leaves to the other processes at a shared socket.
+SHARED_GRACE_SECONDS = 0.05
 MAX_DEFERRED = 1024  # accepted connections that wait until another one is old enough to go,
 MAX_DEFERRED_SECONDS = 5.0  # and how long they wait
 DESCRIPTOR_LIMIT = "open_files"  # the name under which a lack of descriptors is counted
@@ -77,6 +86,54 @@ class ListenerLoop(Protocol):
         """Begin TLS on an accepted socket if there is a context, and connect a new handler."""
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """Listening sockets that another process has bound, for `open_listener`.
+
+    Attributes:
+        sockets: Those of one address. The listener closes them.
+        shared: Whether other processes accept from these sockets too.
+    """
+
+    sockets: Sequence[socket.socket]
+    shared: bool
+
+
+class BoundSockets:
+    """Listening sockets of one address. `bind_sockets` makes them.
+
+    Attributes:
+        sockets: One for each address of the host.
+        address: Where they listen, with the port that was bound.
+    """
+
+    def __init__(
+        self, sockets: list[socket.socket], address: Address, inode: tuple[int, int] | None = None
+    ) -> None:
+        self.sockets = sockets
+        self.address = address
+        self._inode = inode  # device and number of a Unix socket's path, which is to be removed
+
+    def remove_path(self) -> None:
+        """Remove the path of a Unix socket, unless it names another one by now.
+
+        To be called before the socket is closed: its number cannot be that of another file until
+        then. A second call has no effect.
+        """
+        if self._inode is not None:
+            with contextlib.suppress(OSError):
+                if inode_of(self.address.path) == self._inode:
+                    os.unlink(self.address.path)
+            self._inode = None
+
+    def close(self) -> None:
+        """Close the sockets, and remove the path. A second call has no effect."""
+        self.remove_path()
+        for listening in self.sockets:
+            listening.close()
+        self.sockets = []
+
+
 class Listener:
     """Open listening sockets. `open_listener` makes it.
 
@@ -86,20 +143,20 @@ class Listener:
 
     def __init__(
         self,
-        sockets: list[socket.socket],
-        address: Address,
-        inode: tuple[int, int] | None,
+        bound: BoundSockets,
         factory: ProtocolFactory,
         gate: ConnectionGate,
         tls: ssl.SSLContext | None,
         handshake_timeout: float,
         on_refused: RefusalCallback | None = None,
         *,
+        shared: bool = False,
         loop: ListenerLoop,
     ) -> None:
-        self.address = address
-        self._sockets = sockets
-        self._inode = inode  # device and number of a Unix socket
+        self.address = bound.address
+        self._bound = bound
+        self._shared = shared
+        self._has_waited = False  # for another process to accept what this one has no place for
         self._factory = factory
         self._gate = gate
         self._tls = tls
@@ -122,16 +179,9 @@ class Listener:
 
         Connections whose TLS handshake is not done are closed.
         """
-        if self._inode is not None:
-            # Before the socket is closed: its number cannot be that of another file until then.
-            with contextlib.suppress(OSError):
-                if inode_of(self.address.path) == self._inode:
-                    os.unlink(self.address.path)
-            self._inode = None
+        self._bound.remove_path()
         self._stop_accepting()
-        for listening in self._sockets:
-            listening.close()
-        self._sockets = []
+        self._bound.close()
         for sock in list(self._unheard):
             self._drop_unheard(sock)
         for sock, timer in self._deferred.items():
@@ -151,13 +201,13 @@ class Listener:
             self._retry = None
         if not self._accepting:
             self._accepting = True
-            for listening in self._sockets:
+            for listening in self._bound.sockets:
                 self._loop.add_reader(listening.fileno(), self._on_readable, listening)
 
     def _stop_accepting(self) -> None:
         if self._accepting:
             self._accepting = False
-            for listening in self._sockets:
+            for listening in self._bound.sockets:
                 self._loop.remove_reader(listening.fileno())
         if self._retry is not None:
             self._retry.cancel()
@@ -175,6 +225,11 @@ class Listener:
                 self._pause(seconds, self._resume)
                 self._gate.call_when_room(self._resume)
                 return
+            if self._shared and self._gate.is_full and not self._has_waited:
+                self._has_waited = True
+                self._pause(SHARED_GRACE_SECONDS, self._resume)
+                return
+            self._has_waited = False
             try:
                 sock, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -194,11 +249,11 @@ class Listener:
             if free <= 0:
                 self._wait_for_descriptors("the rest is left for files")
                 return
-            if free < FEW_DESCRIPTORS:
+            if free < FEW_DESCRIPTORS or self._shared:
                 return
 
     def _resume(self) -> None:
-        if self._sockets:
+        if self._bound.sockets:
             self.start_accepting()
 
     def _wait_for_descriptors(self, reason: str) -> None:
@@ -212,10 +267,11 @@ class Listener:
 
     def _resume_if_descriptors(self) -> None:
         self._retry = None
-        if not self._sockets:
+        if not self._bound.sockets:
             return
         try:
-            lowest = os.dup(self._sockets[0].fileno())  # the system returns the lowest free one
+            # The system returns the lowest free number.
+            lowest = os.dup(self._bound.sockets[0].fileno())
         except OSError:
             free = 0
         else:
@@ -339,6 +395,8 @@ async def open_listener(
     handshake_timeout: float = 0.0,
     on_refused: RefusalCallback | None = None,
     *,
+    reuse_port: bool = False,
+    inherited: Inherited | None = None,
     loop: ListenerLoop,
 ) -> Listener:
     """Listen at an address.
@@ -353,31 +411,58 @@ async def open_listener(
         tls: Context with a certificate; None: no TLS.
         handshake_timeout: Seconds for a TLS handshake.
         on_refused: Called if a TLS handshake fails, such as for an unknown client certificate.
+        reuse_port: Other processes may listen at this TCP address too, if they also say so.
+        inherited: Sockets that listen at the address already.
         loop: Where it listens: an event loop of asyncio, or what has its methods.
 
     Raises:
         OSError: The address cannot be listened on. EADDRINUSE also for a path where another
             server answers.
     """
-    inode = None
-    if address.scheme == "unix":
-        sockets = [bind_unix_socket(address.path, backlog)]
-        inode = inode_of(address.path)
+    if inherited is None:
+        bound = await bind_sockets(address, backlog, reuse_port, loop=loop)
     else:
-        sockets = await bind_tcp_sockets(loop, address.host, address.port, backlog)
-        port = sockets[0].getsockname()[1]
-        address = Address(address.scheme, address.host, port, address.path)
+        sockets = list(inherited.sockets)
+        bound = BoundSockets(sockets, with_bound_port(address, sockets))
     listener = Listener(
-        sockets, address, inode, factory, gate, tls, handshake_timeout, on_refused, loop=loop
-    )
+        bound, factory, gate, tls, handshake_timeout, on_refused,
+        shared=inherited is not None and inherited.shared, loop=loop,
+    )  # fmt: skip
     listener.start_accepting()
     return listener
 
 
+async def bind_sockets(
+    address: Address, backlog: int, reuse_port: bool = False, *, loop: ListenerLoop
+) -> BoundSockets:
+    """Bind sockets that listen at an address, without accepting. As for `open_listener`.
+
+    Raises:
+        OSError: The address cannot be listened on.
+    """
+    if address.scheme == "unix":
+        sockets = [bind_unix_socket(address.path, backlog)]
+        return BoundSockets(sockets, address, inode_of(address.path))
+    sockets = await bind_tcp_sockets(loop, address.host, address.port, backlog, reuse_port)
+    return BoundSockets(sockets, with_bound_port(address, sockets))
+
+
+def with_bound_port(address: Address, sockets: Sequence[socket.socket]) -> Address:
+    """Return a TCP address with the port that its sockets are bound to."""
+    if address.scheme == "unix":
+        return address
+    port = sockets[0].getsockname()[1]
+    return Address(address.scheme, address.host, port, address.path)
+
+
 async def bind_tcp_sockets(
-    loop: ListenerLoop, host: str, port: int, backlog: int
+    loop: ListenerLoop, host: str, port: int, backlog: int, reuse_port: bool = False
 ) -> list[socket.socket]:
     """Return sockets that listen at every address of a host, on the same port.
+
+    Args:
+        reuse_port: Set SO_REUSEPORT: other sockets of this user that have it too can be bound to
+            the same port.
 
     Raises:
         OSError: An address cannot be bound.
@@ -395,6 +480,8 @@ async def bind_tcp_sockets(
             sockets.append(bound)
             bound.setblocking(False)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             chosen = sockets[0].getsockname()[1] if port == 0 and len(sockets) > 1 else where[1]

@@ -2,20 +2,21 @@
 
 import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypedDict
 
-from polymux.core.errors import PeerViolation, PolymuxError
+from polymux.core.errors import PeerViolation, PolymuxError, Unsupported
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
 from polymux.live.factory import session_factory, set_peer_name
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter
-from polymux.live.listener import Listener, ListenerLoop, open_listener
+from polymux.live.listener import Inherited, Listener, ListenerLoop, open_listener
 from polymux.live.peer_identity import AllowedPeers, warn_if_open_to_all
 from polymux.live.runtime import Runtime, Task, resolve, wait_done
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
@@ -271,6 +272,7 @@ class ServeOptions(TypedDict, total=False):
     origins: Sequence[str]
     allow: Sequence[str] | None
     token: str | bytes | None
+    reuse_port: bool
 
 
 def server_starter(
@@ -287,7 +289,9 @@ def server_starter(
     origins: Sequence[str] = (),
     allow: Sequence[str] | None = None,
     token: str | bytes | None = None,
+    reuse_port: bool = False,
     *,
+    inherited: Inherited | None = None,
     runtime: Callable[[], ServerRuntime],
     open_stdio: OpenStdio | None = None,
 ) -> Callable[[], Coroutine[Any, Any, Server]]:
@@ -295,12 +299,16 @@ def server_starter(
 
     Args:
         bounds: What several servers can share.
+        inherited: Sockets that listen at `url` already. What has bound them has also warned about
+            an address that is open to all.
         runtime: Returns where the server runs. It is called when it starts.
         open_stdio: Opens a session over standard input and output; None: that is not possible.
         handler, url, protocol, limits, timeouts, tls, busy_poll, recorder, meter, origins, allow,
-            token: See `polymux.serve`.
+            token, reuse_port: See `polymux.serve`.
     """
     address = parse_url(url)
+    if reuse_port:
+        check_reuse_port(address)
     shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
     make = session_factory(
@@ -346,6 +354,8 @@ def server_starter(
                 tls if address.scheme in SECURE_SCHEMES else None,
                 handshake_timeout,
                 None if meter is None else meter.refused,
+                reuse_port=reuse_port,
+                inherited=inherited,
                 loop=where.listener_loop,
             )
         except OSError as problem:
@@ -353,7 +363,8 @@ def server_starter(
                 f"{address}: cannot listen there: {describe_os_error(problem)}"
             ) from None
         server.address = server.listener.address
-        warn_if_open_to_all(server.address, tls, allowed, shared is not None)
+        if inherited is None:
+            warn_if_open_to_all(server.address, tls, allowed, shared is not None)
         return server
 
     serve.__qualname__ = "serve"
@@ -369,6 +380,17 @@ def check_tls(address: Address, tls: ssl.SSLContext | None, allowed: AllowedPeer
         )
     if tls is not None and address.scheme not in SECURE_SCHEMES:
         raise BadUrl(f"{address}: tls=... has no effect without TLS: use tls:// or wss://")
+
+
+def check_reuse_port(address: Address) -> None:
+    """Raise BadUrl or Unsupported unless several processes can bind the address."""
+    if address.scheme in ("unix", "stdio", "exec"):
+        raise BadUrl(
+            f"{address}: reuse_port=True has no effect: only TCP addresses can be bound several "
+            "times"
+        )
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise Unsupported(f"{address}: reuse_port=True: this system has no SO_REUSEPORT")
 
 
 def served_session(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 COUNTER = "counter"
 GAUGE = "gauge"
@@ -47,6 +49,49 @@ class Family:
 
     def copy(self) -> Family:
         return Family(self.name, self.kind, self.meaning, self.labels, dict(self.values))
+
+    def as_json(self) -> list[object]:
+        """Values that JSON can express, for `from_json`."""
+        values = [[*labels, value] for labels, value in self.values.items()]
+        return [self.name, self.kind, self.meaning, self.labels, values]
+
+    @staticmethod
+    def from_json(made: list[Any]) -> Family:
+        """The family of which `as_json` has made this."""
+        name, kind, meaning, labels, values = made
+        samples = {tuple(entry[:-1]): entry[-1] for entry in values}
+        return Family(name, kind, meaning, tuple(labels), samples)
+
+
+class JoinedFamilies:
+    """The metrics of several processes that do the same work, as sums.
+
+    No counter decreases: what an ended process has counted is kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Family] = {}
+
+    def keep(self, families: Iterable[Family]) -> None:
+        """A process has ended; these are its last metrics. Only its counters are kept."""
+        add_families(self._kept, (family for family in families if family.kind == COUNTER))
+
+    def total(self, running: Iterable[Iterable[Family]]) -> list[Family]:
+        """Return the sums over all processes, given the metrics of those that run."""
+        totals = {name: family.copy() for name, family in self._kept.items()}
+        for families in running:
+            add_families(totals, families)
+        return list(totals.values())
+
+
+def add_families(totals: dict[str, Family], families: Iterable[Family]) -> None:
+    """Add the samples of each family to that of the same name."""
+    for family in families:
+        if family.name not in totals:
+            totals[family.name] = family.copy()
+            continue
+        for labels, value in family.values.items():
+            totals[family.name].add(labels, value)
 
 
 SESSION_LABELS = ("protocol", "side")

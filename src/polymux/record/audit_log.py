@@ -2,15 +2,21 @@
 
 One JSON object on a line for each event. A peer decides how often it connects, so the log is
 bounded in size and in rate, and never holds up a session: what cannot be written is counted.
+
+Several processes may write to one file. Each locks it for one line, and first looks whether the
+file still has its name: another process, or a program that rotates logs, may have renamed it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import logging
 import os
 import time
 
+from polymux.capture.io.atomic_write import names_file
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.core.errors import UnwritableOutput
 from polymux.live.session.session import Session
@@ -37,6 +43,9 @@ class AuditLog:
         max_bytes: Bytes of the file; then it is renamed to `FILE.1`.
         rate: Events per second in the long run; more are counted and reported by an event
             `suppressed`.
+        burst: Events that may be written at once.
+        process: A number that each event has as `process`, such as the process id, where several
+            processes write to the file: `connection` counts those of one process. None for none.
 
     Raises:
         UnwritableOutput: The file cannot be opened.
@@ -48,13 +57,16 @@ class AuditLog:
         *,
         max_bytes: int = MAX_FILE_BYTES,
         rate: float = MAX_EVENTS_PER_SECOND,
+        burst: float = MAX_BURST_EVENTS,
+        process: int | None = None,
     ) -> None:
         self.path = one_path(path)
         self.suppressed = 0
         """Events that were not written, because there were too many or the disk failed."""
         self._max_bytes = max_bytes
         self._rate = rate
-        self._tokens = MAX_BURST_EVENTS
+        self._tokens = self._burst = burst
+        self._process = process
         self._refilled_at = time.monotonic()
         self._unreported = 0
         self._failed = False
@@ -62,14 +74,13 @@ class AuditLog:
         self._begun: dict[int, float] = {}
         self._count = 0
         try:
-            self._open()
+            self._descriptor = self._open()
         except OSError as problem:
             raise UnwritableOutput(f"{self.path}: cannot be written: {problem.strerror}") from None
 
-    def _open(self) -> None:
+    def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(self.path, flags, 0o600)
-        self._size = os.fstat(self._descriptor).st_size
+        return os.open(self.path, flags, 0o600)
 
     # Called by sessions (`live.hooks.SessionMeter`) and servers
 
@@ -137,7 +148,7 @@ class AuditLog:
 
     def _take_token(self) -> bool:
         now = time.monotonic()
-        self._tokens = min(MAX_BURST_EVENTS, self._tokens + (now - self._refilled_at) * self._rate)
+        self._tokens = min(self._burst, self._tokens + (now - self._refilled_at) * self._rate)
         self._refilled_at = now
         if self._tokens < 1:
             return False
@@ -149,6 +160,8 @@ class AuditLog:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000_000))
         micros = now // 1000 % 1_000_000
         row: dict[str, object] = {"time": f"{moment}.{micros:06d}Z", "event": event}
+        if self._process is not None:
+            row["process"] = self._process
         for name, value in facts.items():
             row[name] = escape_hidden(value, MAX_TEXT_CHARS) if isinstance(value, str) else value
         return json.dumps(row, ensure_ascii=True).encode() + b"\n"
@@ -156,19 +169,35 @@ class AuditLog:
     def _append(self, line: bytes) -> bool:
         """Append a line. Return whether it could be written."""
         try:
-            if self._size and self._size + len(line) > self._max_bytes:
-                os.replace(self.path, self.path + OLD_SUFFIX)
-                former = self._descriptor
-                self._open()  # if it fails, the old file goes on
-                os.close(former)
-            self._size += os.write(self._descriptor, line)
+            self._lock_with_room(len(line))
+            os.write(self._descriptor, line)
         except OSError as problem:
             if not self._failed:
                 log.warning("%s: events are missing: %s", self.path, problem.strerror)
             self._failed = True
             return False
+        finally:
+            lock_file(self._descriptor, fcntl.LOCK_UN)
         self._failed = False
         return True
+
+    def _lock_with_room(self, size: int) -> None:
+        """Lock the file that has the name now, after renaming one without room for so many bytes.
+
+        Raises:
+            OSError: It cannot be renamed, or opened.
+        """
+        while True:
+            lock_file(self._descriptor, fcntl.LOCK_EX)
+            if not names_file(self.path, self._descriptor):
+                opened = self._open()
+                os.close(self._descriptor)
+                self._descriptor = opened
+                continue
+            used = os.fstat(self._descriptor).st_size
+            if not used or used + size <= self._max_bytes:
+                return
+            os.replace(self.path, self.path + OLD_SUFFIX)
 
     def close(self) -> None:
         """Write how many events are missing, and close the file. A second call has no effect."""
@@ -183,6 +212,12 @@ class AuditLog:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
+
+
+def lock_file(descriptor: int, operation: int) -> None:
+    """Lock or unlock a file. Where the file system has no locks, do nothing."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, operation)
 
 
 def session_peer(session: Session) -> str:

@@ -26,15 +26,17 @@ from polymux.core.limits import Limits, Timeouts
 from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
-from polymux.live.listener import DESCRIPTOR_LIMIT
+from polymux.live.listener import DESCRIPTOR_LIMIT, Inherited
+from polymux.live.one_of import ALONE, OneOf
 from polymux.live.session.server_budget import ServerBudget
 from polymux.live.session.socket_options import transport_info
 from polymux.live.transport import Transport
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
-from polymux.record.disk_quota import QuotaWriter
+from polymux.record.disk_quota import FolderUse, QuotaWriter
 from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
 from polymux.record.ingest import SessionIngest
 from polymux.record.peer_condition import PeerCondition, peer_condition
+from polymux.record.process_files import path_of_process, paths_of_all
 from polymux.record.session_recorder import Recorder
 
 log = logging.getLogger("polymux.record")
@@ -132,7 +134,8 @@ class TurnedAway:
 
 
 class Collector:
-    """Accepts sessions on any number of URLs and writes `OUT/collect-00001.pcapng` and so on.
+    """Accepts sessions on any number of URLs and writes `OUT/collect-00001.pcapng` and so on, or
+    `OUT/collect-p1-00001.pcapng` if it is the first of several processes.
 
         async with Collector("captures") as collector:
             await collector.listen("tcp://127.0.0.1:9000", protocol="mplex")
@@ -155,6 +158,10 @@ class Collector:
         meter: Notified of sessions and refused peers, such as an `AuditLog`.
         wrap_recorder: Called with the recorder factory of each listener; returns the one to use,
             for example to observe the traffic as well.
+        one_of: Which of several processes that collect into the same directory this one is.
+            `limits` are its own.
+        disk_count: Of `disk_quota.shared_count_file`: processes that have the same one count their
+            files together, so that `max_disk` bounds those of all.
     """
 
     def __init__(
@@ -170,6 +177,8 @@ class Collector:
         comment: str = "",
         meter: SessionMeter | None = None,
         wrap_recorder: Callable[[RecorderFactory], RecorderFactory] | None = None,
+        one_of: OneOf = ALONE,
+        disk_count: int | None = None,
     ) -> None:
         self.out = one_path(out)
         self.stats = CollectorStats()
@@ -184,6 +193,8 @@ class Collector:
         self._comment = comment
         self._meter = meter
         self._wrap_recorder = wrap_recorder
+        self._one_of = one_of
+        self._disk_count = disk_count
         self._durable_log: DurableLog | None = None
         self._servers: list[Server] = []
         self._sessions: dict[Session, None] = {}  # oldest first
@@ -230,7 +241,7 @@ class Collector:
         self.recovered = await loop.run_in_executor(None, partial(recover_and_index, path))
         size, seconds = self._rotation
         writer = RotatingWriter(
-            path,
+            path_of_process(path, self._one_of),
             max_bytes=size,
             max_seconds=seconds,
             sync="none",
@@ -239,7 +250,8 @@ class Collector:
             comment=self._comment,
         )
         most = self.limits.max_disk
-        sink = QuotaWriter(writer, self.out, most) if most else None
+        use = FolderUse(self.out, self._disk_count)
+        sink = QuotaWriter(writer, use, most) if most else None
         self._durable_log = DurableLog(
             writer, self._sync, self._on_disk_full, self._failed.set, sink
         )
@@ -253,6 +265,7 @@ class Collector:
         origins: Sequence[str] = (),
         allow: Sequence[str] | None = None,
         token: str | bytes | None = None,
+        inherited: Inherited | None = None,
     ) -> str:
         """Accept sessions at a URL.
 
@@ -263,6 +276,7 @@ class Collector:
             origins: Web pages that may connect, as for `polymux.serve`.
             allow: Senders that may connect, as for `polymux.serve`.
             token: What senders have to prove to know, as for `polymux.serve`.
+            inherited: Sockets that listen at the URL already.
 
         Returns:
             The URL with the actual port.
@@ -277,7 +291,7 @@ class Collector:
             server_buffer_bytes=self.limits.buffer_bytes,
             listen_backlog=self.limits.listen_backlog,
         )
-        recorder: RecorderFactory = Recorder(self.durable_log)
+        recorder: RecorderFactory = Recorder(self.durable_log, one_of=self._one_of)
         if self._wrap_recorder is not None:
             recorder = self._wrap_recorder(recorder)
         recorder = partial(self._recorder_for, recorder)
@@ -295,6 +309,7 @@ class Collector:
             origins=origins,
             allow=allow,
             token=token,
+            inherited=inherited,
         )
         self._servers.append(server)
         return server.url
@@ -497,7 +512,8 @@ async def collect(
 def recover_and_index(path: str) -> RecoveryResult:
     """Publish files left behind by a killed writer, and write missing index files."""
     result = recover_partial_captures(path)
-    for _, name in rotation_files(path):
+    published = [name for base in paths_of_all(path) for _, name in rotation_files(base)]
+    for name in published:
         if name.endswith(PART_SUFFIX) or os.path.exists(name + INDEX_SUFFIX):
             continue
         try:

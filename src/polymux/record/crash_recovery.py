@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass, field
 
 from polymux.capture.io.atomic_write import PART_SUFFIX, open_locked
-from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, one_path
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath
 from polymux.capture.pcapng.blocks import interface, section
 from polymux.capture.pcapng.repair import recover_locked
 from polymux.capture.pcapng.rotation import rotation_files
 from polymux.core.errors import CaptureError
+from polymux.record.process_files import paths_of_all
 
 LEFTOVER_SECONDS = 3600.0  # age at which the temporary file of an index has no writer any more
 # A shorter file has no packets: its writer was killed while writing the header.
@@ -41,14 +42,22 @@ def recover_partial_captures(path: AnyPath) -> RecoveryResult:
     again changes nothing.
 
     Args:
-        path: Base name of the rotation, for example `captures/day.pcapng`.
+        path: Base name of the rotation, for example `captures/day.pcapng`. Those of the processes
+            of a recorder, `captures/day-p1-00001.pcapng`, belong to it.
 
     Returns:
         What was published, and what could not be.
     """
     result = RecoveryResult()
-    remove_index_leftovers(one_path(path))
-    for _, part in rotation_files(one_path(path)):
+    for base in paths_of_all(path):
+        recover_rotation(base, result)
+    return result
+
+
+def recover_rotation(path: str, result: RecoveryResult) -> None:
+    """`recover_partial_captures` for one rotation; adds to `result`."""
+    remove_index_leftovers(path)
+    for _, part in rotation_files(path):
         if not part.endswith(PART_SUFFIX):
             continue
         try:
@@ -69,7 +78,6 @@ def recover_partial_captures(path: AnyPath) -> RecoveryResult:
             result.problems.append(str(problem))
         finally:
             os.close(fd)
-    return result
 
 
 def remove_index_leftovers(path: str) -> None:

@@ -2,18 +2,82 @@
 
 At the limit a collector does what it does on a full disk: it confirms nothing and waits until files
 were removed. It removes none itself: which captures are no longer needed is not its decision.
+
+Collectors that are several processes have one limit for their common directory. They count together
+in a small file that they all have mapped, and lock it from the look at the count until the packets
+are written.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import mmap
 import os
+import struct
+import tempfile
 import time
+from collections.abc import Iterator
 
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import DiskFull
 from polymux.capture.synthesis.packet_builder import PacketBurst
 
 RECOUNT_SECONDS = 1.0  # how often the files are counted again while packets are written
+COUNT_LAYOUT = struct.Struct("=qd")  # the bytes, and when they were counted
+
+
+class FolderUse:
+    """The bytes of the files in a directory: counted now and then, and added to meanwhile.
+
+    Args:
+        folder: The directory; all that is in it counts.
+        descriptor: Of a file that `shared_count_file` has made, for processes that count together.
+            None: only this process writes there.
+    """
+
+    def __init__(self, folder: str, descriptor: int | None = None) -> None:
+        self.folder = folder
+        self._descriptor = descriptor
+        size = COUNT_LAYOUT.size
+        self._memory = bytearray(size) if descriptor is None else mmap.mmap(descriptor, size)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the other processes from reading and changing the count within the block."""
+        if self._descriptor is None:
+            yield
+            return
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def current(self) -> int:
+        """Return the bytes. The files are counted if that was not done for RECOUNT_SECONDS."""
+        used, counted_at = COUNT_LAYOUT.unpack_from(self._memory)
+        now = time.monotonic()  # the same clock in all processes
+        if not counted_at or now - counted_at >= RECOUNT_SECONDS:
+            used = folder_size(self.folder)
+            COUNT_LAYOUT.pack_into(self._memory, 0, used, now)
+        return int(used)
+
+    def add(self, size: int) -> None:
+        """Count bytes that are about to be written; negative ones were not written after all."""
+        used, counted_at = COUNT_LAYOUT.unpack_from(self._memory)
+        COUNT_LAYOUT.pack_into(self._memory, 0, used + size, counted_at)
+
+
+def shared_count_file() -> int:
+    """Return the descriptor of a new file, without a name, for a `FolderUse` of several processes.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.truncate(COUNT_LAYOUT.size)
+        return os.dup(file.fileno())
 
 
 class QuotaWriter:
@@ -21,16 +85,14 @@ class QuotaWriter:
 
     Args:
         writer: Where the packets are written.
-        folder: The directory whose files are counted, with all that is in it.
+        use: Counts the files of the directory.
         max_bytes: The limit.
     """
 
-    def __init__(self, writer: RotatingWriter, folder: str, max_bytes: int) -> None:
+    def __init__(self, writer: RotatingWriter, use: FolderUse, max_bytes: int) -> None:
         self._writer = writer
-        self._folder = folder
+        self._use = use
         self._max_bytes = max_bytes
-        self._used = 0
-        self._counted_at = -RECOUNT_SECONDS
 
     @property
     def comment_epoch(self) -> int:
@@ -42,16 +104,19 @@ class QuotaWriter:
         Raises:
             DiskFull: There is no space, or the limit is reached.
         """
-        now = time.monotonic()
-        if now - self._counted_at >= RECOUNT_SECONDS:
-            self._counted_at = now
-            self._used = folder_size(self._folder)
-        if self._used + burst.block_bytes > self._max_bytes:
-            raise DiskFull(
-                f"limit max_disk={self._max_bytes}: {self._folder} has {self._used} bytes"
-            )
-        self._writer.offer_burst(burst)
-        self._used += burst.block_bytes
+        size = burst.block_bytes
+        with self._use.locked():
+            used = self._use.current()
+            if used + size > self._max_bytes:
+                raise DiskFull(
+                    f"limit max_disk={self._max_bytes}: {self._use.folder} has {used} bytes"
+                )
+            self._use.add(size)
+            try:
+                self._writer.offer_burst(burst)
+            except DiskFull:
+                self._use.add(-size)
+                raise
 
 
 def folder_size(folder: str) -> int:

@@ -23,12 +23,14 @@ from polymux.core.redaction import Redaction
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
-from polymux.live.listener import Listener, open_listener
+from polymux.live.listener import Inherited, Listener, open_listener
+from polymux.live.one_of import ALONE, OneOf
 from polymux.live.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
 from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue
+from polymux.record.made_up_ports import MadeUpPorts
 from polymux.record.proxy_connection import (
     HOLD_DISK_FULL,
     ProxyConnection,
@@ -113,6 +115,9 @@ class RecordingProxy:
             must be a PcapngWriter or a RotatingWriter.
         redaction: What is recorded of the content; None for all of it. Needs `protocol`, without a
             preamble.
+        inherited: Sockets that listen at `listen` already. What has bound them has also warned
+            about an address that is open to all.
+        one_of: Which of several processes that record the dialers of one address this one is.
 
     Raises:
         BadUrl: A URL is invalid, or `listen` needs `tls`.
@@ -137,6 +142,8 @@ class RecordingProxy:
         audit: AuditLog | None = None,
         secrets: SecretLog | None = None,
         redaction: Redaction | None = None,
+        inherited: Inherited | None = None,
+        one_of: OneOf = ALONE,
     ) -> None:
         if redaction is not None and (
             not protocol or "preamble" in parse_protocol(protocol).options
@@ -179,7 +186,8 @@ class RecordingProxy:
         self._listener: Listener | None = None
         self._connections: set[ProxyConnection] = set()
         self._ticker: asyncio.TimerHandle | None = None
-        self._unnamed_dialers = 0
+        self._inherited = inherited
+        self._ports = MadeUpPorts(one_of)
         self._lost_packets = 0
 
     def __repr__(self) -> str:
@@ -206,10 +214,12 @@ class RecordingProxy:
                 self._limits.listen_backlog,
                 self._tls if secure else None,
                 CONNECT_TIMEOUT_SECONDS,
+                inherited=self._inherited,
                 loop=asyncio.get_running_loop(),
             )
             self.address = self._listener.address
-            warn_if_open_to_all(self.address, self._tls if secure else None, self.allowed)
+            if self._inherited is None:
+                warn_if_open_to_all(self.address, self._tls if secure else None, self.allowed)
         except OSError as problem:
             raise BadUrl(f"{address}: cannot listen there: {describe_os_error(problem)}") from None
         self._tick()
@@ -307,10 +317,7 @@ class RecordingProxy:
         self, dialer: asyncio.Transport | None, acceptor: asyncio.Transport | None
     ) -> tuple[HostPort, HostPort]:
         """Return the addresses of both peers. A dialer without one gets a unique port."""
-        self._unnamed_dialers = self._unnamed_dialers % 60000 + 1
-        return peer_address(dialer, 1024 + self._unnamed_dialers), peer_address(
-            acceptor, UNIX_SOCKET_PORT
-        )
+        return peer_address(dialer, self._ports.take()), peer_address(acceptor, UNIX_SOCKET_PORT)
 
     async def connect_upstream(self, connection: ProxyConnection) -> None:
         """Connect to the upstream for an accepted connection; if that fails, close it."""

@@ -15,8 +15,10 @@ from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink, TcpConnectionWriter
 from polymux.core.side import DIALER
+from polymux.live.one_of import ALONE, OneOf
 from polymux.live.peer_identity import identity_of
 from polymux.live.transport import ConnectionInfo, Transport
+from polymux.record.made_up_ports import MadeUpPorts
 from polymux.record.secret_log import SecretLog
 
 UNADDRESSED_HOST = "127.0.0.1"  # both ends of a connection without addresses
@@ -44,6 +46,7 @@ class Recorder:
             a RotatingWriter.
         in_middle: Bytes that the sessions write may be held up before they are recorded. The
             captures then have the vantage `middle`.
+        one_of: Which of several processes that record sessions of one address this one is.
     """
 
     def __init__(
@@ -53,12 +56,13 @@ class Recorder:
         secrets: SecretLog | None = None,
         *,
         in_middle: bool = False,
+        one_of: OneOf = ALONE,
     ) -> None:
         self.sink = sink
         self.note = note
         self.in_middle = in_middle
         self._secrets = secrets
-        self._unaddressed_sessions = 0
+        self._ports = MadeUpPorts(one_of)
 
     def __call__(self, protocol: str, side: int) -> SessionCapture:
         return SessionCapture(self, protocol, side)
@@ -70,20 +74,14 @@ class Recorder:
 
     def endpoint_addresses(self, transport: Transport, side: int) -> tuple[HostPort, HostPort]:
         """Return the addresses of dialer and acceptor; made up where the transport has none."""
-        self._unaddressed_sessions = self._unaddressed_sessions % 60000 + 1
+        port = self._ports.take()
         ends = []
         for name in ("sockname", "peername"):
             address = transport.get_extra_info(name)
             usable = isinstance(address, tuple) and len(address) >= 2
             ends.append((str(address[0]), int(address[1])) if usable else None)
-        own = ends[0] or (
-            UNADDRESSED_HOST,
-            1024 + self._unaddressed_sessions if side == DIALER else 1,
-        )
-        peer = ends[1] or (
-            UNADDRESSED_HOST,
-            1 if side == DIALER else 1024 + self._unaddressed_sessions,
-        )
+        own = ends[0] or (UNADDRESSED_HOST, port if side == DIALER else 1)
+        peer = ends[1] or (UNADDRESSED_HOST, 1 if side == DIALER else port)
         return (own, peer) if side == DIALER else (peer, own)
 
 

@@ -76,7 +76,8 @@ def serve(
             port; `server.url` has the actual one.
         protocol: Protocol string, such as `nerdbank:version=2`.
         options: Those of `polymux.serve`: `limits`, `timeouts`, `tls`, `busy_poll`, `recorder`,
-            `meter`, `origins`, `allow` and `token`, with the same meanings and defaults.
+            `meter`, `origins`, `allow`, `token` and `reuse_port`, with the same meanings and
+            defaults.
 
     Returns:
         The server. One thread accepts connections and serves the sessions while no handler waits.

@@ -78,6 +78,25 @@ def test_a_rotation_is_one_recording_by_its_name_and_by_its_directory(
     assert (totals["open_sessions"], totals["findings"]) == (0, 1)
 
 
+def test_the_rotations_of_several_processes_are_read_by_the_name_of_their_recording(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    with (
+        RotatingWriter(tmp_path / "talk-p1.pcapng", numbered=True) as one,
+        RotatingWriter(tmp_path / "talk-p2.pcapng", numbered=True) as other,
+        RotatingWriter(tmp_path / "talking-p1.pcapng", numbered=True) as another,
+    ):
+        for port, writer in enumerate((one, other, another)):
+            talk = TcpConnectionWriter(
+                writer, ("10.0.0.1", 4000 + port), ("10.0.0.2", 9000), START,
+                comment=hint_comment("mplex", "middle"),
+            )  # fmt: skip
+            for side, data, at in CLEAN:
+                talk.data(side, data, START + at * MS)
+        (totals,) = once(run, str(tmp_path / "talk.pcapng"))["totals"]
+        assert (totals["sessions"], totals["open_sessions"]) == (2, 2)
+
+
 def test_two_recordings_in_a_directory_are_both_read(
     tmp_path: Path, run: Callable[..., Ran]
 ) -> None:

@@ -176,7 +176,7 @@ class GrowingCapture(CapturePipe):
 
 
 def growing_captures(path: str) -> list[GrowingCapture]:
-    """The recordings at `path`: a file, its `.part`, or the files of a rotation.
+    """The recordings at `path`: a file, its `.part`, the files of a rotation or of several.
 
     Raises:
         CaptureError: There is nothing to read.
@@ -188,13 +188,22 @@ def growing_captures(path: str) -> list[GrowingCapture]:
         return [GrowingCapture(path, lambda: [path if os.path.exists(path) else part], False)]
     if path.endswith(PART_SUFFIX) and os.path.exists(path.removesuffix(PART_SUFFIX)):
         return growing_captures(path.removesuffix(PART_SUFFIX))
-    stem, extension = os.path.splitext(path)
-    found = _recordings(os.path.dirname(path))
-    key = (os.path.basename(stem), extension)
-    if key in found:
-        folder = os.path.dirname(path)
-        return [GrowingCapture(path, lambda: _recordings(folder).get(key, []), True)]
+    folder, name = os.path.split(path)
+    stem, extension = os.path.splitext(name)
+    # `NAME-p1` and so on are those of several processes, each a rotation.
+    own = re.compile(re.escape(stem) + r"(?:-p\d+)?")
+    captures = []
+    for key in sorted(_recordings(folder)):
+        if own.fullmatch(key[0]) and key[1] == extension:
+            name = os.path.join(folder, key[0] + extension)
+            captures.append(GrowingCapture(name, partial(_files_of, folder, key), True))
+    if captures:
+        return captures
     raise CaptureError("no such file, nor files of a rotation by this name", path)
+
+
+def _files_of(folder: str, key: tuple[str, str]) -> list[str]:
+    return _recordings(folder).get(key, [])
 
 
 class CaptureFolder:

@@ -31,12 +31,14 @@ class RotatingWriter:
     its place in the recording in a comment, so that readers keep the order if the clock steps.
 
     Args:
-        path: `NAME.EXT`. Without `max_bytes` and `max_seconds` it is the only file.
+        path: `NAME.EXT`. Without `max_bytes`, `max_seconds` and `numbered` it is the only file.
         max_bytes: Size after which the next file is started; 0 for no limit.
         max_seconds: Age after which the next file is started, if this one has packets; 0 for no
             limit.
         comment: As for `PcapngWriter`, like `interface_comment`, `sync`, `on_full`, `clock` and
             `pause`.
+        numbered: Number the files also without `max_bytes` and `max_seconds`: several writers then
+            may have the same path.
         index: Write `FILE.idx` (see `write_index`) beside each published file.
         background: Sync and publish in a thread of this writer, so that writing does not wait for
             the disk.
@@ -51,6 +53,7 @@ class RotatingWriter:
         *,
         max_bytes: int = 0,
         max_seconds: float = 0,
+        numbered: bool = False,
         comment: str = "",
         interface_comment: str = "",
         sync: float | Literal["none", "always"] = 1.0,
@@ -63,6 +66,7 @@ class RotatingWriter:
         self._path = path = one_path(path)
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
+        self._numbered = numbered or bool(max_bytes or max_seconds)
         self._index = index
         self._clock = clock
         self.worker = ThreadPoolExecutor(1, "polymux-publish") if background else None
@@ -293,7 +297,7 @@ class RotatingWriter:
         return f"{self._comment}\n{place}" if self._comment else place
 
     def _next_name(self) -> str:
-        if not self._max_bytes and not self._max_seconds:
+        if not self._numbered:
             return self._path
         stem, extension = os.path.splitext(self._path)
         return f"{stem}-{self._number + 1:05}{extension}"

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
-from polymux.aio import BadUrl, Unreachable
+from polymux.aio import Unreachable
 from polymux.cli.commands.record import parse_size, parse_sync
+from polymux.cli.processes.member import Member, this_member
+from polymux.cli.processes.option import check_divisible, per_host_limit, processes_option
+from polymux.cli.processes.report import Report
+from polymux.cli.processes.supervisor import Supervisor, Work, run_workers
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import verbose_option, with_frame_log
+from polymux.cli.support.metrics_option import (
+    joined_meter,
+    meter_endpoint,
+    metrics_endpoint,
+    metrics_option,
+)
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.peer_io import (
     audit_option,
@@ -24,7 +39,7 @@ from polymux.cli.support.peer_io import (
 )
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
-from polymux.cli.support.signals import stop_event
+from polymux.cli.support.signals import first_of
 from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     LISTENING_TOKEN_HELP,
@@ -37,7 +52,10 @@ from polymux.cli.support.tls_options import (
 )
 from polymux.core.errors import CaptureError, UnwritableOutput
 from polymux.core.limits import Timeouts
+from polymux.metrics import Family, Meter
+from polymux.metrics.families import COUNTER
 from polymux.protocols.registry import parse_protocol
+from polymux.record.audit_log import AuditLog
 from polymux.record.collector import Collector, CollectorLimits
 from polymux.record.durable_log import NotDurable, SyncPolicy
 
@@ -91,10 +109,12 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
 @audit_option
 @origin_option
 @backlog_option
+@processes_option
 @listening_tls_options
 @token_option(LISTENING_TOKEN_HELP)
 @recording_sensor_option
 @top_option
+@metrics_option
 @verbose_option
 @click.pass_context
 def collect(
@@ -117,6 +137,7 @@ def collect(
     audit: str | None,
     origins: tuple[str, ...],
     backlog: int,
+    processes: int,
     cert: str | None,
     key: str | None,
     client_ca: str | None,
@@ -125,6 +146,7 @@ def collect(
     token_file: str | None,
     sensor: str,
     top_url: str | None,
+    metrics: str | None,
     verbose: bool,
 ) -> None:
     """Accept sessions and write what they send to the directory --out, as captures.
@@ -135,52 +157,146 @@ def collect(
     """
     protocols = one_for_each(protocols, urls)
     check_origins(origins, urls)
-    senders, token = allowed_clients(allow, urls, client_ca), read_token(token_file)
+    caps = {"--clients": clients, "--per-host": per_host, "--backlog": backlog, "--buffer": buffer}
+    check_divisible(processes, caps)
+    member = this_member(context)
+    senders = allowed_clients(allow, urls, client_ca)
+    token = member.token if member.is_worker else read_token(token_file)
     context_tls = listening_context(urls, cert, key, client_ca, crl)
+    if processes > 1 and not member.is_worker:
+        seconds = grace + max(1.0, grace)
+        work = Work(context, processes, urls, backlog, seconds, context_tls, senders, token)
+        observed = partial(workers_observed, top_url, metrics, out)
+        within = partial(wait_for_workers, protocols, out)
+        context.exit(run_workers(work, observed, within, print_summary))
+    own = member.one_of
+    limits = CollectorLimits(
+        clients=own.share(clients),
+        per_host=per_host_limit(own.share(clients), per_host, own),
+        half_open=own.share(CollectorLimits().half_open),
+        streams=streams,
+        buffer_bytes=own.share(buffer),
+        session_buffer_bytes=session_buffer,
+        listen_backlog=backlog,
+        max_disk=max_disk,
+    )
+    make = partial(
+        Collector, out, sync=sync, rotate_bytes=rotate_size, rotate_seconds=rotate_time,
+        limits=limits, timeouts=Timeouts(slow_reader=pause), minmux_streams=minmux_streams,
+        comment=recording_comment(sensor), wrap_recorder=with_frame_log if verbose else None,
+        one_of=own, disk_count=member.disk_count,
+    )  # fmt: skip
+    collecting = Collecting(
+        member, urls, protocols, context_tls, origins, senders, token, grace, top_url, metrics
+    )
+    with queued_output(lock=member.line_lock), open_audit_log(audit, own) as audit_log:
+        code = asyncio.run(collecting.run(make, audit_log))
+    context.exit(code)
 
-    async def run() -> int:
-        stop = stop_event()  # before "listening" is printed: a signal may follow at once
-        collector = Collector(
-            out,
-            sync=sync,
-            rotate_bytes=rotate_size,
-            rotate_seconds=rotate_time,
-            limits=CollectorLimits(
-                clients=clients,
-                per_host=per_host,
-                streams=streams,
-                buffer_bytes=buffer,
-                session_buffer_bytes=session_buffer,
-                listen_backlog=backlog,
-                max_disk=max_disk,
-            ),
-            timeouts=Timeouts(slow_reader=pause),
-            minmux_streams=minmux_streams,
-            meter=audit_log,
-            comment=recording_comment(sensor),
-            wrap_recorder=with_frame_log if verbose else None,
-        )
+
+@dataclass
+class Collecting:
+    """What `polymux collect` does in one process; the attributes are its options."""
+
+    member: Member
+    urls: Sequence[str]
+    protocols: Sequence[str]
+    tls: ssl.SSLContext | None
+    origins: Sequence[str]
+    senders: Sequence[str] | None
+    token: bytes | None
+    grace: float
+    top_url: str | None
+    metrics: str | None
+
+    async def run(self, make: Callable[..., Collector], audit_log: AuditLog | None) -> int:
+        """Collect until a signal, or until the disk fails. Return the exit code.
+
+        Args:
+            make: Returns a collector with the given `meter`.
+            audit_log: Of --audit.
+        """
+        stop = self.member.stop_event()  # before "listening" is printed: a signal may follow
+        counting = Meter() if self.metrics is not None else None
+        collector = make(meter=joined_meter(counting, audit_log))
         try:
             await collector.start()
         except CaptureError as problem:
             raise UnwritableOutput(str(problem)) from None
         try:
-            for url, protocol in zip(urls, protocols, strict=True):
-                own = context_tls if is_secure(url) else None
-                pages = origins if url.startswith("ws") else ()
-                await collector.listen(
-                    url, protocol, tls=own, origins=pages, allow=senders, token=token
-                )
+            await self.listen(collector)
+            return await self.run_until_stopped(collector, counting, stop)
         except BaseException as problem:
             await collector.close(0)
             if isinstance(problem, Unreachable):
                 raise click.UsageError(str(problem)) from None
             raise
-        return await run_watched(collector, top_url, protocols, grace, stop)
 
-    with queued_output(), open_audit_log(audit) as audit_log:
-        code = asyncio.run(run())
-    context.exit(code)
+    async def listen(self, collector: Collector) -> None:
+        """Accept sessions at all URLs."""
+        for position, (url, protocol) in enumerate(zip(self.urls, self.protocols, strict=True)):
+            await collector.listen(
+                url,
+                protocol,
+                tls=self.tls if is_secure(url) else None,
+                origins=self.origins if url.startswith("ws") else (),
+                allow=self.senders,
+                token=self.token,
+                inherited=self.member.inherited(position),
+            )
+
+    async def run_until_stopped(
+        self, collector: Collector, counting: Meter | None, stop: asyncio.Event
+    ) -> int:
+        """Run until `stop` is set or the disk fails, then close and report the exit code."""
+        for name in collector.recovered.published:
+            warn(f"published what an earlier collector left: {name}")
+        for problem in collector.recovered.problems:
+            warn(f"polymux: not recovered: {problem}")
+        read = partial(collector_report, collector)
+        collect = partial(collected_families, collector, counting) if counting else None
+        failed = asyncio.create_task(collector.wait_failed())
+        link, own = self.member.link, self.member.unless_worker
+        async with (
+            recorder_state(own(self.top_url), collector.out, lambda: collector_counters(read())),
+            meter_endpoint(own(self.metrics), collect),
+        ):
+            if link is None:
+                announce(collector.urls, self.protocols, collector.out)
+            else:
+                link.ready(read, collect)
+            async with progress_shown(read if link is None else None):
+                await first_of(asyncio.create_task(stop.wait()), failed)
+            problems = await close_collector(collector, self.grace, failed)
+        if link is None:
+            print_summary(read())
+        for text in problems:
+            warn(f"polymux: {text}")
+        return EXIT_LIMIT if problems else 0
+
+
+@contextlib.asynccontextmanager
+async def workers_observed(
+    top_url: str | None, metrics: str | None, out: str, workers: Supervisor
+) -> AsyncIterator[None]:
+    """Serve the state and the metrics of workers within the block."""
+    async with (
+        recorder_state(top_url, out, lambda: collector_counters(workers.report)),
+        metrics_endpoint(metrics, workers.collect),
+    ):
+        yield
+
+
+async def wait_for_workers(protocols: Sequence[str], out: str, workers: Supervisor) -> None:
+    """Print where the workers listen, and wait until they are to end."""
+    announce(workers.urls, protocols, out)
+    async with progress_shown(lambda: workers.report):
+        await workers.wait()
+
+
+def announce(urls: Sequence[str], protocols: Sequence[str], out: str) -> None:
+    for url, protocol in zip(urls, protocols, strict=True):
+        warn(f"listening at {url} for {protocol}, writing to {out}")
 
 
 def one_for_each(protocols: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -192,51 +308,13 @@ def one_for_each(protocols: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str
     return protocols * len(urls) if len(protocols) == 1 else protocols
 
 
-def collector_counters(collector: Collector) -> dict[str, int]:
-    """What `polymux top` shows of the collector itself."""
-    counts, log = collector.stats, collector.durable_log
-    return {
-        "sessions": counts.sessions,
-        "open": counts.open,
-        "rejected": counts.rejected,
-        "written_bytes": log.bytes_written,
-        "not_durable_bytes": log.bytes_written - log.bytes_durable,
-    }
-
-
-async def run_watched(
-    collector: Collector,
-    top_url: str | None,
-    protocols: tuple[str, ...],
-    grace: float,
-    stop: asyncio.Event,
-) -> int:
-    """`run_until_stopped`, while `polymux top` can watch it at `top_url`."""
-    try:
-        async with recorder_state(top_url, collector.out, lambda: collector_counters(collector)):
-            return await run_until_stopped(collector, protocols, grace, stop)
-    except BadUrl:
-        await collector.close(0)
-        raise
-
-
-async def run_until_stopped(
-    collector: Collector, protocols: tuple[str, ...], grace: float, stop: asyncio.Event
-) -> int:
-    """Run until `stop` is set or the disk fails, then close and report. Return the exit code."""
-    for name in collector.recovered.published:
-        warn(f"published what an earlier collector left: {name}")
-    for problem in collector.recovered.problems:
-        warn(f"polymux: not recovered: {problem}")
-    for url, protocol in zip(collector.urls, protocols, strict=True):
-        warn(f"listening at {url} for {protocol}, writing to {collector.out}")
-    waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
-    showing = asyncio.create_task(show_progress(collector)) if sys.stderr.isatty() else None
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*waiting, *([showing] if showing else [])):
-        task.cancel()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    problems = [str(result) for result in results if isinstance(result, NotDurable)]
+async def close_collector(
+    collector: Collector, grace: float, failed: asyncio.Task[None]
+) -> list[str]:
+    """Close a collector. Return what went wrong, also before: `failed` is its `wait_failed`."""
+    problems = []
+    if failed.done() and not failed.cancelled() and isinstance(failed.exception(), NotDurable):
+        problems.append(str(failed.exception()))
     try:
         await collector.close(grace)
     except CaptureError as problem:
@@ -244,31 +322,91 @@ async def run_until_stopped(
     problems += [text for text in collector.durable_log.writer.failures if text not in problems]
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
-    counts = collector.stats
-    synced, size = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
+    return problems
+
+
+def collector_report(collector: Collector) -> Report:
+    """What a collector has done so far."""
+    counts, log = collector.stats, collector.durable_log
+    return Report(
+        {
+            "sessions": counts.sessions,
+            "streams": counts.streams,
+            "rejected": counts.rejected,
+            "written_bytes": log.bytes_written,
+            "durable_bytes": log.bytes_durable,
+            "files": len(log.writer.published),
+        },
+        {"open": counts.open, "open_streams": counts.open_streams},
+        {"lag": log.lag},
+    )
+
+
+def collector_counters(report: Report) -> dict[str, int]:
+    """What `polymux top` shows of the collector itself."""
+    counts = report.counts
+    return {
+        "sessions": counts.get("sessions", 0),
+        "open": report.levels.get("open", 0),
+        "rejected": counts.get("rejected", 0),
+        "written_bytes": counts.get("written_bytes", 0),
+        "not_durable_bytes": counts.get("written_bytes", 0) - counts.get("durable_bytes", 0),
+    }
+
+
+def collected_families(collector: Collector, meter: Meter) -> list[Family]:
+    """The metrics of the sessions of a collector, and of what it has written."""
+    counts = collector_report(collector).counts
+    meanings = {
+        "written_bytes": "Bytes of the packets written to captures.",
+        "durable_bytes": "Bytes of these packets that are durable.",
+    }
+    own = [
+        Family(name, COUNTER, meaning, (), {(): counts[name]}) for name, meaning in meanings.items()
+    ]
+    return [*meter.collect(), *own]
+
+
+def print_summary(report: Report) -> None:
+    """Print what was collected, in one line."""
+    counts = report.counts
+    size, synced = counts.get("written_bytes", 0), counts.get("durable_bytes", 0)
     durable = f"{size} bytes" if synced == size else f"{synced} of {size} bytes"
     warn(
-        f"{plural(counts.sessions, 'session')}, {plural(counts.streams, 'stream')}, "
-        f"{counts.rejected} rejected, {durable} durable in "
-        f"{plural(len(collector.published), 'file')}"
+        f"{plural(counts.get('sessions', 0), 'session')}, "
+        f"{plural(counts.get('streams', 0), 'stream')}, "
+        f"{counts.get('rejected', 0)} rejected, {durable} durable in "
+        f"{plural(counts.get('files', 0), 'file')}"
     )
-    for text in problems:
-        warn(f"polymux: {text}")
-    return EXIT_LIMIT if problems else 0
 
 
-async def show_progress(collector: Collector) -> None:
+@contextlib.asynccontextmanager
+async def progress_shown(read: Callable[[], Report] | None) -> AsyncIterator[None]:
+    """Show the progress on a terminal within the block; elsewhere, and for None, do nothing."""
+    showing = None
+    if read is not None and sys.stderr.isatty():
+        showing = asyncio.create_task(show_progress(read))
+    try:
+        yield
+    finally:
+        if showing is not None:
+            showing.cancel()
+
+
+async def show_progress(read: Callable[[], Report]) -> None:
     """Keep one line on the terminal up to date: volume, rate, bytes not yet durable, and lag."""
     bytes_before, time_before = 0, time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL)
-        log, counts, now = collector.durable_log, collector.stats, time.monotonic()
-        rate = (log.bytes_written - bytes_before) / max(1e-6, now - time_before) / 1e6
-        bytes_before, time_before = log.bytes_written, now
+        report, now = read(), time.monotonic()
+        written = report.counts.get("written_bytes", 0)
+        waiting = written - report.counts.get("durable_bytes", 0)
+        rate = (written - bytes_before) / max(1e-6, now - time_before) / 1e6
+        bytes_before, time_before = written, now
         sys.stderr.write(
-            f"\r\x1b[K{plural(counts.open, 'session')}, {plural(counts.open_streams, 'stream')}, "
-            f"{log.bytes_written / 1e6:.1f} MB, {rate:.1f} MB/s, "
-            f"{(log.bytes_written - log.bytes_durable) / 1e6:.1f} MB not durable yet, "
-            f"lag {log.lag * 1000:.0f} ms\r"
+            f"\r\x1b[K{plural(report.levels.get('open', 0), 'session')}, "
+            f"{plural(report.levels.get('open_streams', 0), 'stream')}, "
+            f"{written / 1e6:.1f} MB, {rate:.1f} MB/s, {waiting / 1e6:.1f} MB not durable yet, "
+            f"lag {report.worst.get('lag', 0.0) * 1000:.0f} ms\r"
         )
         sys.stderr.flush()

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import ssl
 import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import click
 
 from polymux.capture.pcapng.rotation import RotatingWriter
+from polymux.cli.processes.member import Member, this_member
+from polymux.cli.processes.option import check_divisible, divided_limits, processes_option
+from polymux.cli.processes.report import Report
+from polymux.cli.processes.supervisor import Supervisor, Work, run_workers
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import FrameLog, verbose_option
+from polymux.cli.support.metrics_option import meter_endpoint, metrics_endpoint, metrics_option
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.peer_io import (
     audit_option,
+    close_part,
     connection_limits,
     connection_options,
     open_audit_log,
+    publish_partial_captures,
 )
 from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.recording_sensor import recording_comment, recording_sensor_option
@@ -31,7 +42,6 @@ from polymux.cli.support.redaction_options import (
     payload_option,
     redaction_comment,
 )
-from polymux.cli.support.signals import stop_event
 from polymux.cli.support.state_option import recorder_state, top_option
 from polymux.cli.support.tls_options import (
     allowed_clients,
@@ -42,9 +52,12 @@ from polymux.cli.support.tls_options import (
 )
 from polymux.core.errors import CaptureError
 from polymux.core.redaction import FULL, Redaction
+from polymux.live.urls import parse_url
+from polymux.metrics import Family
+from polymux.metrics.families import COUNTER, GAUGE, Labels
 from polymux.protocols.registry import parse_protocol
-from polymux.record.crash_recovery import recover_partial_captures
-from polymux.record.proxy import RecordingProxy
+from polymux.record.process_files import path_of_process
+from polymux.record.proxy import CLOSE_TIMEOUT_SECONDS, RecordingProxy
 from polymux.record.secret_log import SecretLog
 from polymux.text.units import parse_bytes
 
@@ -107,6 +120,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
 )  # fmt: skip
 @audit_option
 @connection_options
+@processes_option
 @listening_tls_options
 @upstream_tls_options("Do not verify the upstream's certificate; noted in the capture.")
 @click.option(
@@ -119,6 +133,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
 @names_option
 @recording_sensor_option
 @top_option
+@metrics_option
 @verbose_option
 @click.pass_context
 def record(
@@ -136,6 +151,7 @@ def record(
     backlog: int,
     clients: int,
     per_host: int | None,
+    processes: int,
     cert: str | None,
     key: str | None,
     client_ca: str | None,
@@ -151,6 +167,7 @@ def record(
     names: str | None,
     sensor: str,
     top_url: str | None,
+    metrics: str | None,
     verbose: bool,
 ) -> None:
     """Listen at LISTEN, forward every connection to UPSTREAM, and record what passes.
@@ -162,37 +179,91 @@ def record(
         parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
+    check_divisible(processes, {"--clients": clients, "--per-host": per_host, "--backlog": backlog})
+    member = this_member(context)
     redaction = requested_redaction(payload, names, protocol, keep_secrets)
     allowed = allowed_clients(allow, [listen], client_ca)
     own = listening_context([listen], cert, key, client_ca, crl)
-    theirs = upstream_context(upstream, ca, server_name, client_cert, client_key, insecure)
+    theirs = upstream_context(
+        upstream, ca, server_name, client_cert, client_key, insecure, quiet=member.is_worker
+    )
+    limits = connection_limits(backlog, clients, per_host)
+    if processes > 1 and not member.is_worker:
+        work = Work(context, processes, [listen], backlog, CLOSE_TIMEOUT_SECONDS, own, allowed)
+        observed = partial(workers_observed, top_url, metrics, out)
+        within = partial(wait_for_workers, upstream)
+        context.exit(run_workers(work, observed, within, partial(summarize_workers, out)))
     note = NOT_VERIFIED_NOTE if insecure else ""
     secrets = open_secret_log((listen, upstream), own, theirs) if keep_secrets else None
-    comment = section_comment(sensor, note, redaction)
-    with queued_output(), open_audit_log(audit) as audit_log:
-        if rotate_size or rotate_time:
+    make_proxy = partial(
+        RecordingProxy, listen, upstream, protocol=protocol, tls=own, upstream_tls=theirs,
+        server_hostname=server_name, on_full=on_full, note=note,
+        limits=divided_limits(limits, member.one_of, per_host),
+        observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
+        allow=allowed, secrets=secrets, redaction=redaction,
+        inherited=member.inherited(), one_of=member.one_of,
+    )  # fmt: skip
+    make_writer = partial(
+        open_writer, path_of_process(out, member.one_of), rotate_size, rotate_time, sync, index,
+        section_comment(sensor, note, redaction), member.is_worker,
+    )  # fmt: skip
+    with queued_output(lock=member.line_lock), open_audit_log(audit, member.one_of) as audit_log:
+        if rotate_size or rotate_time or member.is_worker:
             publish_partial_captures(out)
-        writer = open_writer(out, rotate_size, rotate_time, sync, index, comment)
+        recording = Recording(member, out, top_url, metrics)
         try:
-            proxy = RecordingProxy(
-                listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
-                server_hostname=server_name, on_full=on_full, note=note,
-                limits=connection_limits(backlog, clients, per_host),
-                observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
-                allow=allowed, audit=audit_log, secrets=secrets, redaction=redaction,
-            )  # fmt: skip
-            asyncio.run(run_proxy(proxy, top_url, out))
-        except BaseException:
-            close_or_discard(writer)
-            raise
+            lost = recording.run(make_writer(), partial(make_proxy, audit=audit_log))
         finally:
             if secrets is not None:
                 secrets.close()
-        with suppress(CaptureError):  # also in `writer.failures`, which `print_result` prints
-            writer.close()
-        lost = print_result(proxy, writer)
     if lost:
         context.exit(EXIT_LIMIT)
+
+
+@dataclass
+class Recording:
+    """What `polymux record` does in one process; the attributes are its options."""
+
+    member: Member
+    out: str
+    top_url: str | None
+    metrics: str | None
+
+    def run(
+        self, writer: RotatingWriter, make_proxy: Callable[[RotatingWriter], RecordingProxy]
+    ) -> bool:
+        """Record until a signal, and print what was recorded. Return True if anything was lost."""
+        try:
+            proxy = make_proxy(writer)
+            asyncio.run(self.run_proxy(proxy, writer))
+        except BaseException:
+            close_or_discard(writer)
+            raise
+        with suppress(CaptureError):  # also in `writer.failures`, which `print_problems` prints
+            close_part(writer, self.member.one_of)
+        if not self.member.is_worker:
+            warn(summary_text(proxy_report(proxy, writer), ", ".join(writer.published)))
+        return print_problems(proxy, writer)
+
+    async def run_proxy(self, proxy: RecordingProxy, writer: RotatingWriter) -> None:
+        """Run the proxy until SIGINT, SIGTERM or SIGHUP."""
+        stop = self.member.stop_event()
+        read = partial(proxy_report, proxy, writer)
+
+        def collect() -> list[Family]:
+            return proxy_families(read(), proxy.gate.counters.hits)
+
+        link, own = self.member.link, self.member.unless_worker
+        async with (
+            recorder_state(own(self.top_url), self.out, lambda: proxy_counters(read())),
+            meter_endpoint(own(self.metrics), collect),
+            proxy,
+        ):
+            if link is None:
+                warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")
+            else:
+                link.ready(read, collect if self.metrics is not None else None)
+            await stop.wait()
 
 
 def requested_redaction(
@@ -246,7 +317,13 @@ def open_secret_log(
 
 
 def open_writer(
-    out: str, rotate_bytes: int, rotate_seconds: float, sync: SyncOption, index: bool, comment: str
+    out: str,
+    rotate_bytes: int,
+    rotate_seconds: float,
+    sync: SyncOption,
+    index: bool,
+    comment: str,
+    numbered: bool,
 ) -> RotatingWriter:
     """Open the first file.
 
@@ -262,6 +339,7 @@ def open_writer(
             sync=sync,
             index=index,
             comment=comment,
+            numbered=numbered,
             background=True,
         )
     except CaptureError as problem:
@@ -269,15 +347,6 @@ def open_writer(
             raise click.UsageError(str(problem)) from None
         warn(f"polymux: {problem}")
         sys.exit(EXIT_LIMIT)
-
-
-def publish_partial_captures(out: str) -> None:
-    """Publish the last files of an earlier recorder that was killed before it could do so."""
-    recovered = recover_partial_captures(out)
-    for name in recovered.published:
-        warn(f"{name}: left behind by a recorder that was killed, published now")
-    for problem in recovered.problems:
-        warn(f"warning: {problem}")
 
 
 def close_or_discard(writer: RotatingWriter) -> None:
@@ -289,16 +358,90 @@ def close_or_discard(writer: RotatingWriter) -> None:
             writer.discard()
 
 
-def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
-    """Print what was recorded and what was lost. Return True if anything was lost."""
-    stats, loss = proxy.stats, writer.loss
-    files = ", ".join(writer.published) or "nothing"
-    warn(
-        f"{plural(stats.connections, 'connection')}, "
-        f"{plural(stats.bytes_dialer, 'byte')} from dialers, "
-        f"{stats.bytes_acceptor} from the upstream, {stats.refused} not forwarded; "
-        f"written: {files}"
+def proxy_report(proxy: RecordingProxy, writer: RotatingWriter) -> Report:
+    """What a proxy has done so far."""
+    stats = proxy.stats
+    return Report(
+        {
+            "connections": stats.connections,
+            "not_forwarded": stats.refused,
+            "dialer_bytes": stats.bytes_dialer,
+            "upstream_bytes": stats.bytes_acceptor,
+            "files": len(writer.published),
+        },
+        {"open": stats.open, "waiting_for_disk_space": int(proxy.disk_full)},
     )
+
+
+def proxy_counters(report: Report) -> dict[str, int]:
+    """What `polymux top` shows of the proxy itself."""
+    names = ("connections", "open", "not_forwarded", "dialer_bytes", "upstream_bytes")
+    values = {**report.counts, **report.levels}
+    counters = {name: values.get(name, 0) for name in names}
+    if values.get("waiting_for_disk_space"):
+        counters["waiting_for_disk_space"] = values["waiting_for_disk_space"]
+    return counters
+
+
+def proxy_families(report: Report, limits: Mapping[str, int]) -> list[Family]:
+    """The metrics of a proxy. `limits`: how often each limit on its connections was hit."""
+    counts = report.counts
+    sides: dict[Labels, int] = {
+        ("dialer",): counts["dialer_bytes"],
+        ("acceptor",): counts["upstream_bytes"],
+    }
+    hits: dict[Labels, int] = {("proxy", name): count for name, count in limits.items()}
+    return [
+        Family("connections", COUNTER, "Connections accepted.", (), {(): counts["connections"]}),
+        Family(
+            "not_forwarded",
+            COUNTER,
+            "Connections that were not forwarded.",
+            (),
+            {(): counts["not_forwarded"]},
+        ),
+        Family(
+            "forwarded_bytes",
+            COUNTER,
+            "Bytes recorded and forwarded, by the side that sent them.",
+            ("side",),
+            sides,
+        ),
+        Family(
+            "limit_hits",
+            COUNTER,
+            "Times a limit or timeout was exceeded, by its name.",
+            ("protocol", "limit"),
+            hits,
+        ),
+        Family(
+            "connections_open", GAUGE, "Connections that are open.", (), {(): report.levels["open"]}
+        ),
+    ]
+
+
+def summary_text(report: Report, files: str) -> str:
+    """What was recorded, in one line. `files`: the names of the captures."""
+    counts = report.counts
+    return (
+        f"{plural(counts.get('connections', 0), 'connection')}, "
+        f"{plural(counts.get('dialer_bytes', 0), 'byte')} from dialers, "
+        f"{counts.get('upstream_bytes', 0)} from the upstream, "
+        f"{counts.get('not_forwarded', 0)} not forwarded; written: {files or 'nothing'}"
+    )
+
+
+def summarize_workers(out: str, report: Report) -> None:
+    """Print what all workers have recorded."""
+    stem, extension = os.path.splitext(out)
+    count = report.counts.get("files", 0)
+    files = f"{plural(count, 'file')}, {stem}-p*{extension}" if count else ""
+    warn(summary_text(report, files))
+
+
+def print_problems(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
+    """Print what was lost. Return True if anything was."""
+    stats, loss = proxy.stats, writer.loss
     lines = list(writer.failures)
     if loss.packets:
         lines.append(f"{loss.packets} packets ({loss.bytes} bytes) were not written: {loss.error}")
@@ -314,23 +457,19 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
     return bool(lines)
 
 
-async def run_proxy(proxy: RecordingProxy, top_url: str | None, out: str) -> None:
-    """Run the proxy until SIGINT, SIGTERM or SIGHUP; `polymux top` can watch it at `top_url`."""
-    stop = stop_event()
+@contextlib.asynccontextmanager
+async def workers_observed(
+    top_url: str | None, metrics: str | None, out: str, workers: Supervisor
+) -> AsyncIterator[None]:
+    """Serve the state and the metrics of workers within the block."""
+    async with (
+        recorder_state(top_url, out, lambda: proxy_counters(workers.report)),
+        metrics_endpoint(metrics, workers.collect),
+    ):
+        yield
 
-    def counters() -> dict[str, int]:
-        stats = proxy.stats
-        made = {
-            "connections": stats.connections,
-            "open": stats.open,
-            "not_forwarded": stats.refused,
-            "dialer_bytes": stats.bytes_dialer,
-            "upstream_bytes": stats.bytes_acceptor,
-        }
-        if proxy.disk_full:
-            made["waiting_for_disk_space"] = 1
-        return made
 
-    async with recorder_state(top_url, out, counters), proxy:
-        warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")
-        await stop.wait()
+async def wait_for_workers(upstream: str, workers: Supervisor) -> None:
+    """Print where the workers listen, and wait until they are to end."""
+    warn(f"listening at {workers.urls[0]}, forwarding to {parse_url(upstream)}")
+    await workers.wait()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -21,10 +21,14 @@ from polymux.cli.support.frame_log import verbose_option, with_frame_log
 from polymux.cli.support.output import json_line, plural, warn
 from polymux.core.limits import Limits
 from polymux.live.hooks import RecorderFactory
+from polymux.live.one_of import ALONE, OneOf
 from polymux.live.transports.origin_policy import OriginPolicy
 from polymux.live.urls import parse_url
-from polymux.record.audit_log import AuditLog
+from polymux.record.audit_log import MAX_BURST_EVENTS, MAX_EVENTS_PER_SECOND, AuditLog
 from polymux.text.sanitize import escape_hidden
+
+if TYPE_CHECKING:
+    from polymux.capture.pcapng.rotation import RotatingWriter
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -50,12 +54,22 @@ audit_option = click.option(
 
 
 @contextmanager
-def open_audit_log(path: str | None) -> Iterator[AuditLog | None]:
-    """Yield the log of --audit; None without it. Warn at the end if events are missing."""
+def open_audit_log(path: str | None, one_of: OneOf = ALONE) -> Iterator[AuditLog | None]:
+    """Yield the log of --audit; None without it. Warn at the end if events are missing.
+
+    Args:
+        path: The file.
+        one_of: Of several processes that write there, each writes its part of the events at most.
+    """
     if path is None:
         yield None
         return
-    with AuditLog(path) as audit:
+    with AuditLog(
+        path,
+        rate=MAX_EVENTS_PER_SECOND / one_of.count,
+        burst=MAX_BURST_EVENTS / one_of.count,
+        process=os.getpid() if one_of.count > 1 else None,
+    ) as audit:
         yield audit
         if audit.suppressed:
             warn(f"--audit {path}: {plural(audit.suppressed, 'event')} not written")
@@ -282,6 +296,7 @@ def open_recorder(
     verbose: bool,
     note: str = "",
     secret_context: ssl.SSLContext | None = None,
+    one_of: OneOf = ALONE,
 ) -> Iterator[RecorderFactory | None]:
     """Yield a recorder that writes to a new capture, logs frames, or both; None for neither.
 
@@ -290,6 +305,7 @@ def open_recorder(
         verbose: Log frames.
         note: Written into the capture.
         secret_context: The secrets of this TLS context are kept in the capture.
+        one_of: Each of several processes writes a capture of its own, with its number in the name.
 
     Raises:
         click.UsageError: The capture exists already.
@@ -297,19 +313,51 @@ def open_recorder(
     if path is None:
         yield with_frame_log(None) if verbose else None
         return
+    from polymux.capture.pcapng.rotation import RotatingWriter
     from polymux.capture.pcapng.writer import PcapngWriter
+    from polymux.record.process_files import path_of_process
     from polymux.record.secret_log import SecretLog
     from polymux.record.session_recorder import Recorder
 
-    if os.path.exists(path):
-        raise click.UsageError(f"--record {path}: is there already; name a new file")
+    sink: PcapngWriter | RotatingWriter
     with ExitStack() as stack:
         secrets = None
         if secret_context is not None:
             secrets = SecretLog(secret_context)
             stack.callback(secrets.close)
-        recorder = Recorder(stack.enter_context(PcapngWriter(path)), note, secrets)
+        if one_of.count > 1:
+            publish_partial_captures(path)
+            sink = RotatingWriter(path_of_process(path, one_of), numbered=True)
+            stack.callback(close_part, sink, one_of)
+        elif os.path.exists(path):
+            raise click.UsageError(f"--record {path}: is there already; name a new file")
+        else:
+            sink = stack.enter_context(PcapngWriter(path))
+        recorder = Recorder(sink, note, secrets, one_of=one_of)
         yield with_frame_log(recorder) if verbose else recorder
+
+
+def publish_partial_captures(path: str) -> None:
+    """Publish the last files of an earlier recorder that was killed before it could do so."""
+    from polymux.record.crash_recovery import recover_partial_captures
+
+    recovered = recover_partial_captures(path)
+    for name in recovered.published:
+        warn(f"{name}: left behind by a recorder that was killed, published now")
+    for problem in recovered.problems:
+        warn(f"warning: {problem}")
+
+
+def close_part(writer: RotatingWriter, one_of: OneOf) -> None:
+    """Close the writer of one of several processes. Only the first leaves a file without packets.
+
+    Raises:
+        CaptureError: The last file cannot be published.
+    """
+    if one_of.index and not writer.packets and not writer.loss.packets:
+        writer.discard()
+    else:
+        writer.close()
 
 
 def secrets_context(

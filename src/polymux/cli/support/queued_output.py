@@ -6,12 +6,14 @@ of signals. Inside `queued_output`, what is printed goes to a bounded queue, and
 When the queue is full, whole lines are dropped and counted, and a line on standard error says how
 many as soon as it can. A caller that can wait keeps the queue from filling up with `wait_for_room`.
 
-Where both outputs are one file, such as a terminal, what was printed first is written first.
+Where both outputs are one file, such as a terminal, what was printed first is written first. Where
+several processes print to the same outputs, each writes its lines alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import itertools
 import math
@@ -48,6 +50,8 @@ class QueuedOutput(io.RawIOBase):
             an error is discarded.
         lossless: Nothing is dropped; callers bound the queue with `wait_for_room`.
         beside: Another output, of the same file: what is queued by both is written in order.
+        lock: Descriptor of a file, and the number of a byte in it, that processes lock which write
+            to the same descriptor; None: there are no others.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class QueuedOutput(io.RawIOBase):
         raises: bool = False,
         lossless: bool = False,
         beside: QueuedOutput | None = None,
+        lock: tuple[int, int] | None = None,
     ) -> None:
         self.dropped_lines = 0
         self.dropped_bytes = 0
@@ -65,6 +70,7 @@ class QueuedOutput(io.RawIOBase):
         self._label = label
         self._notices = notices or self
         self._raises = raises
+        self._lock = lock
         self._lossless = lossless
         self._error: OSError | None = None
         self._queue: deque[tuple[int, bytes]] = deque()  # with their numbers in the order
@@ -201,7 +207,7 @@ class QueuedOutput(io.RawIOBase):
                     return
                 _, content = self._queue[0]
             try:
-                self._write_all(content)
+                self._write_alone(content)
             except OSError as problem:
                 with self._changed:
                     self._error = problem
@@ -226,6 +232,18 @@ class QueuedOutput(io.RawIOBase):
             return True
         return self._queue[0] < other._queue[0]
 
+    def _write_alone(self, content: bytes) -> None:
+        """Write `content`, while no other process writes."""
+        if self._lock is None:
+            self._write_all(content)
+            return
+        descriptor, number = self._lock
+        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, number)
+        try:
+            self._write_all(content)
+        finally:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, number)
+
     def _write_all(self, content: bytes) -> None:
         position = 0
         while position < len(content):
@@ -242,7 +260,7 @@ class QueuedOutput(io.RawIOBase):
 
 
 @contextmanager
-def queued_output(*, lossless: bool = False) -> Iterator[None]:
+def queued_output(*, lossless: bool = False, lock: int | None = None) -> Iterator[None]:
     """Queue what is printed to `sys.stdout` and `sys.stderr` inside the block.
 
     At the end of the block, what is queued is written first, as long as its reader takes anything
@@ -251,15 +269,16 @@ def queued_output(*, lossless: bool = False) -> Iterator[None]:
     Args:
         lossless: Nothing is dropped from standard output, and the end of the block waits for its
             reader without end; Ctrl-C interrupts that.
+        lock: Descriptor of a file that processes lock which print to the same outputs.
 
     Raises:
         OSError: At the end of the block: standard output cannot be written.
     """
     former = sys.stdout, sys.stderr
     patience = math.inf if lossless else STUCK_SECONDS
-    stderr = _queued_stream(sys.stderr, "standard error")
+    stderr = _queued_stream(sys.stderr, "standard error", lock=lock)
     notices = queue_of(stderr)
-    stdout = _queued_stream(sys.stdout, "standard output", notices, True, lossless)
+    stdout = _queued_stream(sys.stdout, "standard output", notices, True, lossless, lock)
     sys.stdout, sys.stderr = stdout or sys.stdout, stderr or sys.stderr
     try:
         yield
@@ -299,6 +318,7 @@ def _queued_stream(
     notices: QueuedOutput | None = None,
     raises: bool = False,
     lossless: bool = False,
+    lock: int | None = None,
 ) -> io.TextIOWrapper | None:
     """Return a text stream like `stream` that queues; None if `stream` has no descriptor."""
     try:
@@ -309,7 +329,9 @@ def _queued_stream(
     except (OSError, ValueError):
         return None
     beside = notices if notices is not None and _same_file(notices.fileno(), descriptor) else None
-    output = QueuedOutput(descriptor, label, notices, raises, lossless, beside)
+    # Locks are of the process: of two outputs that are different files, each has a byte of its own.
+    byte = None if lock is None else (lock, int(notices is not None and beside is None))
+    output = QueuedOutput(descriptor, label, notices, raises, lossless, beside, byte)
     # A raw stream that takes everything it is given is as good as a buffered one.
     return io.TextIOWrapper(
         output,  # type: ignore[arg-type]

@@ -71,13 +71,22 @@ class StreamFile:
     """The file of one direction of a stream.
 
     It is closed between writes, because there may be more streams than a process may open files.
+
+    Raises:
+        FileExistsError: There is such a file.
+        CannotWrite: It cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self.digest = hashlib.sha256()
-        append_private(path, b"")
+        try:
+            open_private(path).close()
+        except FileExistsError:
+            raise
+        except OSError as problem:
+            raise CannotWrite(f"{path.name}: cannot be written: {problem.strerror}") from None
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
@@ -86,17 +95,41 @@ class StreamFile:
 
 
 class StreamFolder:
-    """A new directory of numbered stream files and their manifest."""
+    """A new directory of numbered stream files and their manifest.
 
-    def __init__(self, name: str) -> None:
-        self.folder = create_private_folder(name)
+    Args:
+        name: The directory.
+        is_shared: It was created for several processes, all of which write there.
+
+    Attributes:
+        count: Files that this process has created.
+    """
+
+    def __init__(self, name: str, is_shared: bool = False) -> None:
+        self.folder = Path(name) if is_shared else create_private_folder(name)
         self.count = 0
-        append_private(self.folder / MANIFEST, b"")
+        self._number = 0
+        self._is_shared = is_shared
+        if not is_shared:
+            append_private(self.folder / MANIFEST, b"")
 
     def create_file(self) -> StreamFile:
-        """Create the next file; the first is `stream-000001.bin`."""
-        self.count += 1
-        return StreamFile(self.folder / f"stream-{self.count:06d}.bin")
+        """Create the next file; the first is `stream-000001.bin`.
+
+        Raises:
+            CannotWrite: It cannot be created.
+        """
+        while True:
+            self._number += 1
+            path = self.folder / f"stream-{self._number:06d}.bin"
+            try:
+                file = StreamFile(path)
+            except FileExistsError:
+                if self._is_shared:  # another process has taken this number
+                    continue
+                raise CannotWrite(f"{path.name}: exists already and is not replaced") from None
+            self.count += 1
+            return file
 
     def add_to_manifest(self, file: StreamFile, facts: Mapping[str, object]) -> None:
         """Append the line of a finished file. `facts` has any of the `MANIFEST_KEYS`."""

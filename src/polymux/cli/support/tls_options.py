@@ -84,8 +84,12 @@ def upstream_context(
     client_cert: str | None,
     client_key: str | None,
     insecure: bool,
+    *,
+    quiet: bool = False,
 ) -> ssl.SSLContext:
     """Return the context for an upstream that `upstream_tls_options` describe.
+
+    Warns if the upstream is not verified, unless `quiet`: another process has said so.
 
     Raises:
         click.UsageError: An option has no effect.
@@ -101,7 +105,7 @@ def upstream_context(
             "--insecure": insecure,
         },
     )
-    if insecure:
+    if insecure and not quiet:
         click.echo("warning: the upstream's certificate is not verified", err=True)
     return tls.client_context(ca, insecure=insecure, cert=client_cert, key=client_key)
 

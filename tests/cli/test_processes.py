@@ -1,0 +1,297 @@
+"""Commands with `--processes`: as one process to their peers, to their user, and when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Ran
+from tests.ports import free_port
+from tests.running_command import Running, is_running, until
+
+import polymux
+
+Run = Callable[..., Ran]
+HERE = "tcp://127.0.0.1:0"
+TWO = ("--processes", "2")
+ECHO = ("--protocol", "mplex", "--action", "echo")
+ATTEMPTS = 64  # of connecting, until each of two processes has got a connection
+
+
+async def ask(session: Any, data: bytes = b"hello") -> bytes:
+    stream = await session.open("a stream")
+    await stream.send(data)
+    await stream.end()
+    answer: bytes = await stream.receive_all()
+    return answer
+
+
+def ask_once(url: str, data: bytes = b"hello", **options: Any) -> bytes:
+    """What a server answers, in a session of its own."""
+
+    async def go() -> bytes:
+        async with polymux.connect(url, protocol="mplex", **options) as session:
+            return await ask(session, data)
+
+    return asyncio.run(go())
+
+
+@contextlib.asynccontextmanager
+async def served_sessions(url: str, attempts: int) -> AsyncIterator[list[polymux.Session]]:
+    """Open sessions; those that were answered stay open within the block."""
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for _ in range(attempts):
+            session = await polymux.connect(url, protocol="mplex")
+            try:
+                assert await ask(session) == b"hello"
+            except polymux.PolymuxError:
+                continue
+            found.append(await stack.enter_async_context(session))
+        yield found
+
+
+def audited(path: Path, event: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [row for row in rows if row["event"] == event]
+
+
+@pytest.mark.parametrize("url", [HERE, "unix://{folder}/socket"])
+def test_all_processes_serve_at_one_address(url: str, tmp_path: Path) -> None:
+    audit = tmp_path / "audit"
+    url = url.format(folder=tmp_path)
+    with Running("serve", url, *ECHO, *TWO, "--audit", str(audit)) as serving:
+        for _ in range(ATTEMPTS):
+            assert ask_once(serving.url) == b"hello"
+            if len({row["process"] for row in audited(audit, "connected")}) == 2:
+                break
+        assert serving.stop() == 0
+    connected = audited(audit, "connected")
+    assert {row["process"] for row in connected} == set(serving.workers_at_start)
+    assert len({(row["process"], row["connection"]) for row in connected}) == len(connected)
+    assert serving.err.count("1 stream, 5 bytes") == len(connected)
+    assert serving.err.count("listening at") == 1
+    assert not (tmp_path / "socket").exists()
+
+
+@pytest.mark.parametrize("url", [HERE, "unix://{folder}/socket"])
+def test_the_processes_together_have_as_many_sessions_as_asked_for(
+    url: str, tmp_path: Path
+) -> None:
+    async def count(url: str) -> int:
+        async with served_sessions(url, ATTEMPTS) as sessions:
+            return len(sessions)
+
+    url = url.format(folder=tmp_path)
+    with Running("serve", url, *ECHO, "--processes", "2", "--clients", "3") as serving:
+        assert asyncio.run(count(serving.url)) == 3
+        assert serving.stop() == 0
+
+
+def test_a_process_without_a_place_leaves_unix_connections_to_the_others(tmp_path: Path) -> None:
+    async def count(url: str) -> int:
+        async with served_sessions(url, 4) as sessions:
+            return len(sessions)
+
+    url = f"unix://{tmp_path}/socket"
+    with Running("serve", url, *ECHO, "--processes", "4", "--clients", "4") as serving:
+        assert asyncio.run(count(url)) == 4
+        assert serving.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_metrics_are_sums_and_do_not_decrease_when_a_process_is_replaced(
+    number: signal.Signals,
+) -> None:
+    with Running("serve", HERE, *ECHO, *TWO, "--metrics", "127.0.0.1:0") as serving:
+        for _ in range(4):
+            ask_once(serving.url)
+        before = serving.metrics()
+        assert before["polymux_sessions_begun"] == 4
+        serving.kill_worker(number)
+        after = serving.metrics()
+        assert {name: value for name, value in after.items() if value < before[name]} == {}
+        assert after["polymux_sessions_begun"] == 4
+        for _ in range(4):
+            assert ask_once(serving.url) == b"hello"
+        assert serving.metrics()["polymux_sessions_begun"] == 8
+        assert serving.err.count("is started again") == 1
+        assert serving.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_all_processes_and_their_sessions_in_good_order(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    async def stopped_while_open(serving: Running) -> int:
+        async with served_sessions(serving.url, 8) as sessions:
+            code = await asyncio.to_thread(serving.stop, number)
+            for session in sessions:
+                await session.wait_closed()
+                assert not isinstance(session.failure, polymux.PeerViolation)
+            return code
+
+    audit = tmp_path / "audit"
+    with Running("serve", HERE, *ECHO, *TWO, "--audit", str(audit)) as serving:
+        assert asyncio.run(stopped_while_open(serving)) == 0
+    assert len(audited(audit, "disconnected")) == 8
+    assert serving.err.count("1 stream, 5 bytes") == 8
+
+
+def test_no_process_is_left_when_their_parent_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    with Running(
+        "collect", "--listen", HERE, "--protocol", "mplex", "--out", str(folder), *TWO
+    ) as collecting:
+        for _ in range(4):
+            ask_once(collecting.url)
+        collecting.process.kill()
+        workers = collecting.workers_at_start
+        until(lambda: not any(map(is_running, workers)), "a worker is left")
+    assert list(folder.glob("*.part")) == []  # they have published what they had
+    assert "Traceback" not in collecting.err
+
+
+def test_a_process_that_cannot_be_started_again_leaves_its_connections_to_the_others(
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "profile.toml"
+    text = "[stream.1]\nitem = 1\n[stream.2]\nitem = 1\n"
+    profile.write_text(text)
+    protocol = f"minmux:profile={profile}"
+
+    async def ask_items(url: str) -> bytes:
+        async with polymux.connect(url, protocol=protocol) as session:
+            assert isinstance(session, polymux.MinmuxSession)
+            sender, back = session.sender(1), session.receiver(2)
+            await sender.send(b"items")
+            await sender.end()
+            return b"".join([items async for items in back])
+
+    with Running("serve", HERE, "--protocol", protocol, "--action", "echo", *TWO) as serving:
+        assert asyncio.run(ask_items(serving.url)) == b"items"
+        profile.write_text("no profile")
+        os.kill(serving.workers_at_start[0], signal.SIGKILL)
+        until(lambda: "its start is tried again" in serving.err, serving.err)
+        profile.write_text(text)  # for the client, and for the next attempt
+        for _ in range(8):
+            assert asyncio.run(ask_items(serving.url)) == b"items"
+        until(lambda: len(serving.workers()) == 2, serving.err)
+        assert serving.stop() == 0
+
+
+def test_a_process_that_ends_the_command_ends_all_of_them() -> None:
+    with Running("serve", HERE, *ECHO, "--processes", "3", "--once") as serving:
+        assert ask_once(serving.url) == b"hello"
+        assert serving.wait() == 0
+
+
+def test_streams_saved_by_several_processes_have_different_files(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    with Running("serve", HERE, "--protocol", "mplex", "--save", str(folder), *TWO) as serving:
+        for number in range(6):
+            ask_once(serving.url, b"stream %d" % number)
+        serving.kill_worker()
+        for number in range(6, 12):
+            ask_once(serving.url, b"stream %d" % number)
+        assert serving.stop() == 0
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    names = [f"stream-{number:06d}.bin" for number in range(1, 13)]
+    assert sorted(row["file"] for row in rows) == names
+    assert sorted((folder / name).read_bytes() for name in names) == sorted(
+        b"stream %d" % number for number in range(12)
+    )
+
+
+def test_long_lines_of_several_processes_are_not_mixed() -> None:
+    async def send(url: str) -> None:
+        async with polymux.connect(url, protocol="mplex") as session:
+            for _ in range(10):
+                await ask(session, b"x" * 20_000)
+
+    async def send_all(url: str) -> None:
+        await asyncio.gather(*(send(url) for _ in range(8)))
+
+    with Running("serve", HERE, "--protocol", "mplex", "--json", *TWO) as serving:
+        asyncio.run(send_all(serving.url))
+        assert serving.stop() == 0
+    lines = [json.loads(line) for line in serving.out.splitlines()]
+    assert sum(line["bytes"] for line in lines) == 8 * 10 * 20_000
+
+
+def test_a_token_that_is_read_from_a_pipe_is_known_to_all_processes(tmp_path: Path) -> None:
+    token = b"a secret of many characters"
+    reader, writer = os.pipe()
+    os.write(writer, token)
+    os.close(writer)
+    with Running(
+        "serve", HERE, *ECHO, *TWO, "--token-file", f"/dev/fd/{reader}", pass_fds=[reader]
+    ) as serving:
+        os.close(reader)
+        serving.kill_worker()
+        for _ in range(8):
+            assert ask_once(serving.url, token=token) == b"hello"
+        assert serving.stop() == 0
+
+
+def test_a_recording_in_a_session_is_written_by_each_process(run: Run, tmp_path: Path) -> None:
+    base = tmp_path / "talk.pcapng"
+    with Running("serve", HERE, *ECHO, *TWO, "--record", str(base)) as serving:
+        for _ in range(8):
+            ask_once(serving.url)
+        serving.kill_worker()
+        for _ in range(8):
+            ask_once(serving.url)
+        assert serving.stop() == 0
+    ran = run("ls", str(tmp_path))
+    sessions = [row for row in map(json.loads, ran.out.splitlines()) if row["table"] == "sessions"]
+    assert len(sessions) == 16
+    assert {Path(name).name.rpartition("-")[0] for row in sessions for name in row["capture"]} == {
+        "talk-p1",
+        "talk-p2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", HERE, *ECHO, "--clients", "1"], "--clients 1 cannot be divided"),
+        (["serve", HERE, *ECHO, "--per-host", "1"], "--per-host 1 cannot be divided"),
+        (["serve", "stdio:", *ECHO], "stdio: is a single connection"),
+        (["serve", HERE, "--protocol", "telnet"], "no protocol 'telnet'"),
+        (["serve", HERE, *ECHO, "--metrics", "here"], "write HOST:PORT"),
+        (["record", HERE, HERE, "-o", "talk.pcapng", "--clients", "1"], "--clients 1 cannot"),
+        (["record", HERE, "stdio:", "-o", "talk.pcapng"], "a recording proxy takes"),
+        (
+            ["collect", "--listen", HERE, "--protocol", "mplex", "--out", "x", "--clients", "1"],
+            "--clients 1 cannot be divided",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_said_once(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = Running(*arguments, *TWO)
+    assert running.wait() == 2
+    assert running.err.count(said) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_where_another_server_listens_is_refused() -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        running = Running("serve", f"tcp://127.0.0.1:{port}", *ECHO, *TWO)
+        assert running.wait() == 2
+    assert running.err.count("cannot listen there") == 1
