@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from polymux.aio.runtime import current_runtime
+from polymux.aio.runtime import AsyncioRuntime
 from polymux.core.token_exchange import SharedToken
 from polymux.live.session.session import Session
 from polymux.live.transports.token import DialerToken
@@ -14,16 +14,18 @@ from polymux.live.urls import Address
 
 
 async def connect_websocket(
+    runtime: AsyncioRuntime,
     address: Address,
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
     timeout: float,
-    token: SharedToken | None = None,
+    token: SharedToken | None,
 ) -> Session:
     """Connect, upgrade, and return the session. If cancelled, no connection is left.
 
     Args:
+        runtime: Where the session runs.
         address: A ws:// or wss:// address.
         make: Creates the session, after the upgrade.
         tls: Client context for wss://; None for the default context.
@@ -35,7 +37,6 @@ async def connect_websocket(
         Unreachable: The server rejected the upgrade or closed the connection.
         OSError: The TCP or TLS connection failed.
     """
-    runtime = current_runtime()
     context = None
     if address.scheme == "wss":
         context = tls if tls is not None else ssl.create_default_context()
