@@ -2,13 +2,12 @@
 
 import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Unpack, cast, overload
 
 from polymux.aio.runtime import AsyncioRuntime, current_runtime
 from polymux.aio.transports.process import start_process
 from polymux.aio.transports.stdio import open_stdio_session
-from polymux.aio.transports.websocket import connect_websocket
+from polymux.aio.transports.websocket import TLS_HANDSHAKE_SECONDS, connect_websocket
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.token_exchange import SharedToken
 from polymux.live.connecting import ConnectOptions, named_failures, session_connector
@@ -125,7 +124,7 @@ def connect(
         meter,
         token,
         runtime=current_runtime,
-        open_connection=partial(open_connection, timeout=timeout),
+        open_connection=open_connection,
     )
     return Pending(begin())
 
@@ -137,10 +136,8 @@ async def open_connection(
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
     token: SharedToken | None,
-    *,
-    timeout: float,
 ) -> Session:
-    """Connect, and go through what comes before the session; `timeout` is for the TLS handshake.
+    """Connect, and go through what comes before the session.
 
     Raises:
         NotListening: Nothing listens there yet.
@@ -173,10 +170,8 @@ async def open_connection(
                 address.port,
                 ssl=context,
                 server_hostname=(server_hostname or address.host) if context else None,
-                ssl_handshake_timeout=timeout if context else None,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
             )
         else:
-            made = await connect_websocket(
-                runtime, address, make, tls, server_hostname, timeout, token
-            )
+            made = await connect_websocket(runtime, address, make, tls, server_hostname, token)
         return await made.proved() if isinstance(made, DialerToken) else made

@@ -12,6 +12,8 @@ from polymux.live.transports.token import DialerToken
 from polymux.live.transports.websocket import ClientUpgrade
 from polymux.live.urls import Address
 
+TLS_HANDSHAKE_SECONDS = 1e6  # the timeout of the whole attempt ends it first
+
 
 async def connect_websocket(
     runtime: AsyncioRuntime,
@@ -19,7 +21,6 @@ async def connect_websocket(
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
-    timeout: float,
     token: SharedToken | None,
 ) -> Session:
     """Connect, upgrade, and return the session. If cancelled, no connection is left.
@@ -30,7 +31,6 @@ async def connect_websocket(
         make: Creates the session, after the upgrade.
         tls: Client context for wss://; None for the default context.
         server_hostname: Host name to verify; None for that of the address.
-        timeout: Seconds for the TLS handshake.
         token: Proved before the upgrade is requested; None for none.
 
     Raises:
@@ -52,7 +52,7 @@ async def connect_websocket(
         address.port,
         ssl=context,
         server_hostname=(server_hostname or address.host) if context else None,
-        ssl_handshake_timeout=timeout if context else None,
+        ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
     )
     try:
         upgrade = await made.proved() if isinstance(made, DialerToken) else made
