@@ -147,6 +147,8 @@ class StreamBase:
         """End this side's half after the data that is queued."""
         if self.send_error is None:
             self.endpoint.end(self.state)
+            if self.waiting_senders:
+                self.wake_senders()
             if len(self.session.streams) == 1:  # no other stream to share the write with
                 self.socket_writer.flush()
             else:
@@ -384,6 +386,8 @@ def can_queue(stream: StreamBase) -> bool:
 def is_send_full(stream: StreamBase) -> bool:
     """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
     buffers = stream.buffers
+    if buffers.end_queued:
+        return False  # sending does not wait then, it raises
     if stream.endpoint.scheduler.lacks_room(buffers):
         return True
     own = stream.own_half
