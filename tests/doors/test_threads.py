@@ -122,7 +122,7 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
             with pytest.raises(TimeoutError):
                 CALLS[verb](near, stream, 0.0001)
         assert len(own_threads()) == 1
-        assert descriptors() == sockets
+        assert descriptors() <= sockets
         theirs.send(b"x")
         assert stream.receive(timeout=20) == b"x"
 

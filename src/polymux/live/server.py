@@ -131,6 +131,10 @@ class Server:
             for task in self._tasks:
                 task.cancel()
             resolve(self.closed)
+        await self.wait_handled()
+
+    async def wait_handled(self) -> None:
+        """Wait until every handler has returned, and its session is closed."""
         for task in list(self._tasks):
             await wait_done(self.runtime, task)
 

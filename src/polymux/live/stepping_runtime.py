@@ -68,7 +68,6 @@ class SteppingRuntime(ABC):
         self.name = name
         self.time = clock
         self.poll_loop = BusyPollLoop()
-        self.poll_loop.spinning = True  # the door asks `is_polling`: no callback has to spin
         self.running: SteppedTask[Any] | None = None
         self.ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._timers: list[tuple[float, int, HeapTimer]] = []
@@ -181,12 +180,3 @@ class SteppingRuntime(ABC):
             now = self.time()
             while timers and timers[0][0] <= now:
                 self.run_logged(heapq.heappop(timers)[2].run)
-
-    def is_polling(self) -> bool:
-        """Whether a session polls (see `busy_poll`): the door must not block."""
-        poll_loop = self.poll_loop
-        if not poll_loop.active_pollers:
-            return False
-        poll_loop.poll()
-        poll_loop.spinning = True
-        return True

@@ -50,6 +50,7 @@ class ThreadRuntime(SteppingRuntime):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, monotonic)
+        self.poll_loop.spinning = True  # `_lead` polls: no callback has to
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -242,7 +243,7 @@ class ThreadRuntime(SteppingRuntime):
     def _wait(self, task: SteppedTask[Any], deadline: float | None) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
-        task.add_done_callback(lambda _: parking.event.set())
+        task.on_done = parking.event.set
         while not task.done():
             remaining = None if deadline is None else deadline - monotonic()
             if remaining is not None and remaining <= 0:
@@ -277,10 +278,13 @@ class ThreadRuntime(SteppingRuntime):
 
         Without a task: until a caller has got what it waited for, or the runtime is closed.
         """
+        poll_loop = self.poll_loop
         while not (self._closed if task is None else task.done()):
             now = monotonic()
             until = min(now + MAX_SELECT_SECONDS if deadline is None else deadline, self.next_due())
-            if self.is_polling():
+            if poll_loop.active_pollers:
+                poll_loop.poll()
+                poll_loop.spinning = True
                 until = now
             self._selecting_until = until
             self._lock.release()

@@ -29,7 +29,7 @@ from mypy_extensions import mypyc_attr
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
 from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, StreamState
-from polymux.live.errors import copy_of, printable
+from polymux.live.errors import AlreadyReading, copy_of, printable
 from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
 from polymux.live.session.wakeups import IDLE, Waiter
@@ -213,7 +213,7 @@ class StreamBase:
         if reader is None:
             reader = self.read_waiter = Waiter(self.session.wakeup_queue)
         elif reader.state != IDLE:
-            raise RuntimeError(f"{self} is already being read by another task")
+            raise AlreadyReading(f"{self} is already being read by another task")
         return reader
 
     def _take_received(self) -> bytes:
