@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import threading
 import time
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.doors.door import ThreadsDoor
-from tests.doors.test_battery import CALLS, connected, descriptors, until
+from tests.doors.test_battery import CALLS, connected, descriptors, joined, until
 
 import polymux
 import polymux.sync
@@ -177,3 +182,102 @@ def test_an_interrupted_call_leaves_the_session_in_order() -> None:
             stream.receive(timeout=20)
         theirs.send(b"x")
         assert stream.receive(timeout=20) == b"x"
+
+
+class Interrupted:
+    """Awaits a verb, and cancels the call at its n-th suspension.
+
+    Args:
+        runtime: Runs it.
+        verb: The coroutine.
+        number: At which suspension it is cancelled; the first is 0.
+        on_wait: Called at the first.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        verb: Coroutine[Any, Any, Any],
+        number: int,
+        on_wait: Callable[[], object],
+    ) -> None:
+        self.runtime = runtime
+        self.verb = verb
+        self.number = number
+        self.on_wait = on_wait
+        self.finished = True
+
+    async def run(self) -> Any:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = self.runtime.current_task()
+        assert task is not None
+        steps = self.verb.__await__()
+        try:
+            waited = next(steps)
+            self.on_wait()
+            for count in itertools.count():
+                if count == self.number:
+                    self.finished = False
+                    task.cancel()
+                try:
+                    yield waited
+                except BaseException as problem:
+                    waited = steps.throw(problem)
+                else:
+                    waited = next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+Verb = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+Helper = Callable[[Any, Any], object]
+
+
+def answer(far: Any, theirs: Any) -> None:
+    theirs.send(b"abc\n")
+    theirs.end()
+
+
+def accept_it(far: Any, theirs: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        far.accept("cancelled", timeout=0.2)
+
+
+# Calls of this side, and what the peer does so that each of them ends.
+VERBS: dict[str, tuple[Verb, Helper]] = {
+    "open": (lambda near, mine: near.live.open("cancelled"), accept_it),
+    "accept": (lambda near, mine: near.live.accept(), lambda far, theirs: far.offer("offered")),
+    "receive": (lambda near, mine: mine.live.receive(), answer),
+    "receive_all": (lambda near, mine: mine.live.receive_all(), answer),
+    "readline": (lambda near, mine: mine.live.readline(), answer),
+    "readexactly": (lambda near, mine: mine.live.readexactly(3), answer),
+    "send": (lambda near, mine: mine.live.send(b"z"), lambda far, theirs: theirs.readexactly(5000)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_call_cancelled_at_any_suspension_leaves_the_session_in_order(verb: str) -> None:
+    call, helper = VERBS[verb]
+    for number in range(20):
+        with joined(DOOR, "nerdbank", limits=polymux.Limits(receive_window=1000)) as (near, far):
+            mine = near.offer("name")
+            theirs = far.accept("name", timeout=20)
+            near.accepted(mine, timeout=20)
+            if verb == "send":
+                mine.send(bytes(5000))
+            helping = threading.Thread(target=helper, args=(far, theirs))
+            verb_call = call(near, mine)
+            interrupted = Interrupted(near.runtime, verb_call, number, helping.start)
+            with contextlib.suppress(CancelledError):
+                near.runtime.call(interrupted.run(), timeout=20)
+            helping.join(20)
+            offer = near.offer("works")
+            far.accept("works", timeout=20).send(b"x")
+            assert offer.receive(timeout=20) == b"x"
+        if interrupted.finished:
+            break
+    else:
+        raise AssertionError("it was cancelled again and again")
+    assert number > 0

@@ -63,13 +63,7 @@ class Session(handles.SessionHandle):
 
         It raises SessionClosed if the session failed.
         """
-        while True:
-            try:
-                yield self.accept()
-            except SessionClosed:
-                if self.live.failure is not None:
-                    raise
-                return
+        return self._each(self.accept)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Send what is queued, end the connection and wait until it is gone."""
@@ -109,6 +103,16 @@ class Session(handles.SessionHandle):
 
     def _shown(self, stream: duplex.Stream) -> Any:
         return blocking_stream(self.runtime, stream)
+
+    def _each(self, take: Callable[[], A]) -> Iterator[A]:
+        """Yield what a call returns, until the session ends; it raises if the session failed."""
+        while True:
+            try:
+                yield take()
+            except SessionClosed:
+                if self.live.failure is not None:
+                    raise
+                return
 
     def _opened(self, coroutine: Any, timeout: float | None) -> Any:
         """Run a verb that returns a stream."""
@@ -184,6 +188,11 @@ class OmnistreamsSession(Session):
         """Wait for the next control message and return it."""
         return self.runtime.call(self.live.receive_control(), timeout)
 
+    @property
+    def controls(self) -> Iterator[bytes]:
+        """Iterate over the control messages, until the session ends."""
+        return self._each(self.receive_control)
+
 
 class StreamuxSession(Session, handles.StreamuxHandle):
     """A session of requests and replies; see `polymux.StreamuxSession`."""
@@ -223,6 +232,11 @@ class StreamuxSession(Session, handles.StreamuxHandle):
         """Wait for the next call of the peer."""
         call: Call = self._opened(self.live.accept(), timeout)
         return call
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """Iterate over the calls of the peer, until the session ends; the same as `incoming`."""
+        return self._each(self.accept)
 
     def serve_calls(
         self,
