@@ -18,6 +18,7 @@ from tests.doors.test_battery import CALLS, connected, descriptors, joined, unti
 
 import polymux
 import polymux.sync
+from polymux.sync.runtime import ThreadRuntime
 
 DOOR = ThreadsDoor()
 
@@ -86,6 +87,22 @@ def test_a_call_that_waits_is_ended_by_another_thread_that_closes() -> None:
     assert isinstance(found[0], polymux.SessionClosed)
     assert "enough" in str(found[0])
     until(lambda: not own_threads())
+
+
+@pytest.mark.timeout(60)
+def test_a_call_that_waits_ends_when_another_thread_makes_it_end() -> None:
+    runtime = ThreadRuntime("a test")  # no timer and no other thread wakes the one that waits
+    future = runtime.create_future()
+
+    async def wait() -> object:
+        return await future
+
+    timer = threading.Timer(0.05, runtime.do, (future.set_result, "done"))
+    timer.start()
+    assert runtime.call(wait()) == "done"
+    timer.join()
+    runtime.do(runtime.add_user)
+    runtime.do(runtime.remove_user)
 
 
 def test_the_peer_is_answered_while_no_call_waits() -> None:

@@ -243,7 +243,13 @@ class ThreadRuntime(SteppingRuntime):
     def _wait(self, task: SteppedTask[Any], deadline: float | None) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
-        task.on_done = parking.event.set
+
+        def on_done() -> None:
+            parking.event.set()
+            if self._leader is parking and self._selecting_until:  # another thread has ended it
+                self._interrupt_select()
+
+        task.on_done = on_done
         while not task.done():
             remaining = None if deadline is None else deadline - monotonic()
             if remaining is not None and remaining <= 0:
