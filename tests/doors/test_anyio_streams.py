@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +275,21 @@ def test_a_handler_that_ends_the_program_ends_it(backend: str) -> None:
 
     with pytest.raises((SystemExit, BaseExceptionGroup)):
         anyio.run(main, backend=backend)
+
+
+def test_an_interrupted_call_on_trio_leaves_the_session_in_order() -> None:
+    async def main() -> None:
+        async with polymux.anyio.pipe("mplex") as (near, far):
+            mine, theirs = await opened(near, far)
+            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                await mine.receive()
+            timer.join()
+            await theirs.send(b"x")
+            assert await mine.receive() == b"x"
+
+    trio.run(main)
 
 
 CHILD = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -149,7 +150,7 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
         assert stream.receive(timeout=20) == b"x"
 
 
-def test_a_session_says_that_it_does_not_survive_a_fork() -> None:
+def test_a_session_says_that_it_does_not_survive_a_fork_and_the_child_connects_anew() -> None:
     near, far = polymux.sync.pipe("mplex")
     with near, far:
         child = os.fork()
@@ -157,11 +158,25 @@ def test_a_session_says_that_it_does_not_survive_a_fork() -> None:
             try:
                 near.open("name")
             except RuntimeError as problem:
-                os._exit(0 if "connect again" in str(problem) else 2)
-            os._exit(1)
+                if "connect again" in str(problem):
+                    own, other = polymux.sync.pipe("mplex")
+                    own.open("in the child")
+                    os._exit(0 if other.accept(timeout=20).name == "in the child" else 2)
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         near.open("still here")
         assert far.accept(timeout=20).name == "still here"
+
+
+def test_sessions_work_where_an_event_loop_runs_as_in_a_notebook() -> None:
+    async def cell() -> str:
+        near, far = polymux.sync.pipe("mplex")
+        with near, far:
+            near.open("from a cell")
+            return far.accept(timeout=20).name
+
+    assert asyncio.run(cell()) == "from a cell"
 
 
 def test_a_stream_is_a_file() -> None:
