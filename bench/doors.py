@@ -1,4 +1,4 @@
-"""The doors beside each other: pings and bulk through threads and through asyncio."""
+"""The doors beside each other: pings and bulk through threads, trio and asyncio."""
 
 from __future__ import annotations
 
@@ -6,23 +6,48 @@ import asyncio
 import contextlib
 import statistics
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from bench import harness
-from bench.alternating_runs import Candidate, Workload, compare
+from bench.alternating_runs import Act, Candidate, Workload, compare
 from bench.harness import Line, Result
-from bench.peer_process import PeerProcess, start_peer
+from bench.peer_process import start_peer
 from bench.peer_process_work import HANDLERS, LIMITS
 
 import polymux
+import polymux.anyio
 import polymux.sync
 
 PINGS = 2000  # per round; its median counts
 PING_BYTES = 16
 BULK_BYTES = 200_000_000
 PIECE_BYTES = 65536
-PING_TARGET = 0.5  # threads: at most twice the time of asyncio
-BULK_TARGET = 0.8
+
+
+@dataclass
+class Work:
+    """The same work through one door."""
+
+    ping: Act  # the median of many round trips
+    bulk: Act  # pieces of 64 KiB on one stream, until the peer has received all of them
+
+
+@dataclass
+class Targets:
+    """What a door has to reach of asyncio's speed; None: it is shown only."""
+
+    ping: float | None
+    bulk: float
+
+
+TARGETS = {
+    "threads": Targets(0.5, 0.8),  # a ping takes twice the time at most
+    "trio": Targets(None, 0.6),
+}
 
 
 def measure() -> list[Result]:
@@ -32,89 +57,108 @@ def measure() -> list[Result]:
 async def measure_all() -> list[Result]:
     lines: list[Result] = []
     async with start_peer() as other, contextlib.AsyncExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal("trio"))
         for protocol in ("mplex", "nerdbank"):
+            url, text = f"tcp://127.0.0.1:{other.ports[protocol]}", HANDLERS[protocol][1]
             session = await stack.enter_async_context(other.connect(protocol))
-            url = f"tcp://127.0.0.1:{other.ports[protocol]}"
             threads = await asyncio.to_thread(
-                polymux.sync.connect, url, protocol=HANDLERS[protocol][1], limits=LIMITS
+                polymux.sync.connect, url, protocol=text, limits=LIMITS
             )
             stack.push_async_callback(asyncio.to_thread, threads.close)
-            lines.append(await ping_line(protocol, session, threads, other))
-            lines.append(await bulk_line(protocol, session, threads, other))
+            on_trio = stack.enter_context(
+                portal.wrap_async_context_manager(
+                    polymux.anyio.connect(url, protocol=text, limits=LIMITS)
+                )
+            )
+            reference = Work(partial(ping, session), partial(bulk, session))
+            doors = {
+                "threads": Work(
+                    partial(asyncio.to_thread, ping_blocking, threads),
+                    partial(asyncio.to_thread, bulk_blocking, threads),
+                ),
+                "trio": Work(
+                    in_portal(portal, ping, on_trio),
+                    in_portal(portal, bulk, on_trio),
+                ),
+            }
+            for name, door in doors.items():
+                lines.append(await ping_line(protocol, name, door, reference, other.pids))
+                lines.append(await bulk_line(protocol, name, door, reference, other.pids))
     return lines
 
 
-async def ping_line(protocol: str, session: Any, threads: Any, other: PeerProcess) -> Line:
-    """The median of many round trips."""
-    count = harness.EFFORT.scaled(PINGS)
-    data = bytes(PING_BYTES)
-    mine, theirs = await session.open("echo"), await asyncio.to_thread(threads.open, "echo")
+def in_portal(
+    portal: BlockingPortal, function: Callable[..., Awaitable[float]], *arguments: Any
+) -> Act:
+    """Run a coroutine function in the portal's event loop."""
+    return partial(asyncio.to_thread, portal.call, function, *arguments)
 
-    async def by_asyncio() -> float:
-        found = []
-        for _ in range(count):
-            start = time.perf_counter()
-            await mine.send(data)
-            await mine.receive()
-            found.append(time.perf_counter() - start)
-        return statistics.median(found)
 
-    def call() -> float:
-        found = []
-        for _ in range(count):
-            start = time.perf_counter()
-            theirs.send(data)
-            theirs.receive()
-            found.append(time.perf_counter() - start)
-        return statistics.median(found)
-
-    async def by_threads() -> float:
-        return await asyncio.to_thread(call)
-
-    line = await compare(
-        f"{protocol}, ping through threads, p50",
+async def ping_line(protocol: str, name: str, door: Work, reference: Work, pids: Any) -> Line:
+    return await compare(
+        f"{protocol}, ping through {name}, p50",
         [
-            Candidate("threads", by_threads, other.pids),
-            Candidate("asyncio", by_asyncio, other.pids, PING_TARGET),
+            Candidate(name, door.ping, pids),
+            Candidate("asyncio", reference.ping, pids, TARGETS[name].ping),
         ],
         Workload(1000, "µs", 0),
     )
-    await mine.end()
-    await asyncio.to_thread(theirs.end)
-    return line
 
 
-async def bulk_line(protocol: str, session: Any, threads: Any, other: PeerProcess) -> Line:
-    """Pieces of 64 KiB on one stream, until the peer has received all of them."""
-    size = harness.EFFORT.scaled(BULK_BYTES, PIECE_BYTES)
-    piece = bytes(PIECE_BYTES)
-
-    async def by_asyncio() -> float:
-        start = time.perf_counter()
-        stream: polymux.Stream = await session.open("bulk")
-        for _ in range(size // PIECE_BYTES):
-            await stream.send(piece)
-        await stream.end()
-        await stream.receive_all()
-        return time.perf_counter() - start
-
-    def call() -> float:
-        start = time.perf_counter()
-        stream = threads.open("bulk")
-        for _ in range(size // PIECE_BYTES):
-            stream.send(piece)
-        stream.end()
-        stream.receive_all()
-        return time.perf_counter() - start
-
-    async def by_threads() -> float:
-        return await asyncio.to_thread(call)
-
+async def bulk_line(protocol: str, name: str, door: Work, reference: Work, pids: Any) -> Line:
     return await compare(
-        f"{protocol}, bulk through threads",
+        f"{protocol}, bulk through {name}",
         [
-            Candidate("threads", by_threads, other.pids),
-            Candidate("asyncio", by_asyncio, other.pids, BULK_TARGET),
+            Candidate(name, door.bulk, pids),
+            Candidate("asyncio", reference.bulk, pids, TARGETS[name].bulk),
         ],
-        Workload(size, "MB/s", 1e6),
+        Workload(bulk_bytes(), "MB/s", 1e6),
     )
+
+
+def bulk_bytes() -> int:
+    return harness.EFFORT.scaled(BULK_BYTES, PIECE_BYTES)
+
+
+async def ping(session: Any) -> float:
+    data, found = bytes(PING_BYTES), []
+    async with session.open("echo") as stream:
+        for _ in range(harness.EFFORT.scaled(PINGS)):
+            start = time.perf_counter()
+            await stream.send(data)
+            await stream.receive()
+            found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+async def bulk(session: Any) -> float:
+    piece = bytes(PIECE_BYTES)
+    start = time.perf_counter()
+    stream = await session.open("bulk")
+    for _ in range(bulk_bytes() // PIECE_BYTES):
+        await stream.send(piece)
+    await stream.end()
+    await stream.receive_all()
+    return time.perf_counter() - start
+
+
+def ping_blocking(session: polymux.sync.Session) -> float:
+    data, found = bytes(PING_BYTES), []
+    with session.open("echo") as stream:
+        for _ in range(harness.EFFORT.scaled(PINGS)):
+            start = time.perf_counter()
+            stream.send(data)
+            stream.receive()
+            found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def bulk_blocking(session: polymux.sync.Session) -> float:
+    piece = bytes(PIECE_BYTES)
+    start = time.perf_counter()
+    stream = session.open("bulk")
+    for _ in range(bulk_bytes() // PIECE_BYTES):
+        stream.send(piece)
+    stream.end()
+    stream.receive_all()
+    return time.perf_counter() - start

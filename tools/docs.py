@@ -28,8 +28,8 @@ SEVERAL_PROCESSES = """\
 With `--processes`, the commands `serve`, `collect` and `record` divide `max_sessions`,
 `max_sessions_per_address`, `max_half_open`, `server_buffer_bytes` and `listen_backlog` among their
 processes: the parts add up to what was asked for, and each process keeps to its own. One address
-so has as many sessions as asked for at most; it may be refused before that, when its connections are
-not divided evenly, because no process knows the connections of the others. The other limits are
+so has as many sessions as asked for at most; it may be refused before that, when its connections
+are not divided evenly, because no process knows the connections of the others. The other limits are
 those of one session. [Use more than one core](howto/processes.md) has a table.
 
 `serve(..., reuse_port=True)` divides nothing: there the limits hold in each process by itself.

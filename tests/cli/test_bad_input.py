@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import CLEAN, Ran, give_first_bytes
 
 from polymux.analysis.output.parquet import write_empty_tables
-from polymux.cli.commands.record import publish_partial_captures
+from polymux.cli.support.peer_io import publish_partial_captures
 
 Run = Callable[..., Ran]
 READERS = ("ls", "check", "frames", "index")

@@ -1,8 +1,8 @@
 """The doors to live sessions behind one blocking face, so that one battery runs through all.
 
-A test is written once, with blocking calls. `AsyncioDoor` runs the same calls of `polymux` on an
-event loop of asyncio or uvloop in a thread; `ThreadsDoor` makes them directly. Another door is one
-more class with `connect`, `serve` and `pipe`, whose sessions and streams block.
+A test is written once, with blocking calls. `ThreadsDoor` makes them directly. `AsyncioDoor` runs
+the same calls of `polymux` on an event loop of asyncio or uvloop in a thread, and `AnyioDoor` those
+of `polymux.anyio` on one of asyncio or trio.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import anyio
+import anyio.abc
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
 import polymux
+import polymux.anyio
 import polymux.sync
 
+DOORS = ["threads", "asyncio", "uvloop", "trio", "anyio-asyncio"]
+ANYIO_BACKENDS = {"trio": "trio", "anyio-asyncio": "asyncio"}
 WAIT_SECONDS = 30.0
 
 
@@ -49,9 +56,9 @@ class ThreadsDoor:
 
 
 class AsyncHandle:
-    """A session, stream or server of `polymux`, with calls that block until its loop is done."""
+    """A session, stream or server of a door to an event loop, with calls that block."""
 
-    def __init__(self, door: AsyncioDoor, live: Any) -> None:
+    def __init__(self, door: LoopDoor, live: Any) -> None:
         self._door = door
         self._live = live
 
@@ -66,6 +73,14 @@ class AsyncHandle:
             return self._door.run(lambda: found(*arguments, **options), timeout)
 
         return call
+
+    def receive(self, *, timeout: float | None = None) -> Any:
+        try:
+            return self._door.run(self._live.receive, timeout)
+        except anyio.EndOfStream:
+            if isinstance(self._live, anyio.abc.ByteStream):
+                return b""
+            raise polymux.StreamEnded("there are no more messages") from None
 
     def serve_streams(self, handler: Callable[[Any], object], **options: Any) -> None:
         timeout = options.pop("timeout", None)
@@ -103,15 +118,40 @@ class AsyncHandle:
         self._door.run(lambda: self._live.__aexit__(kind, error, trace))
 
 
-class AsyncioDoor:
+class LoopDoor:
+    """A door to an event loop in a thread. Handlers have threads of their own."""
+
+    kinds: tuple[type, ...]  # of what has to be wrapped
+
+    def run(self, begin: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Call in the loop, and wait for the result there."""
+        raise NotImplementedError
+
+    async def in_thread(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Call a function in a thread. If that is cancelled, the thread is left behind."""
+        raise NotImplementedError
+
+    def wrap(self, value: Any) -> Any:
+        return AsyncHandle(self, value) if isinstance(value, self.kinds) else value
+
+    def handler(
+        self, function: Callable[[Any], object]
+    ) -> Callable[[Any], Coroutine[Any, Any, None]]:
+        async def handle(live: Any) -> None:
+            await self.in_thread(function, AsyncHandle(self, live))
+
+        return handle
+
+
+class AsyncioDoor(LoopDoor):
     """`polymux` on an event loop in a thread."""
+
+    kinds = (polymux.Session, polymux.Stream, polymux.Server)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def run(self, begin: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Call in the loop, and wait for the result there."""
-
         async def call() -> Any:
             async with asyncio.timeout(timeout):
                 result = begin()
@@ -120,17 +160,8 @@ class AsyncioDoor:
         done = asyncio.run_coroutine_threadsafe(call(), self._loop)
         return self.wrap(done.result(WAIT_SECONDS))
 
-    def wrap(self, value: Any) -> Any:
-        kinds = (polymux.Session, polymux.Stream, polymux.Server)
-        return AsyncHandle(self, value) if isinstance(value, kinds) else value
-
-    def handler(
-        self, function: Callable[[Any], object]
-    ) -> Callable[[Any], Coroutine[Any, Any, None]]:
-        async def handle(live: Any) -> None:
-            await asyncio.to_thread(function, AsyncHandle(self, live))
-
-        return handle
+    async def in_thread(self, function: Callable[[Any], object], argument: Any) -> None:
+        await asyncio.to_thread(function, argument)
 
     def connect(self, url: str, **options: Any) -> Any:
         return self.run(lambda: polymux.connect(url, **options))
@@ -143,23 +174,66 @@ class AsyncioDoor:
         return self.wrap(near), self.wrap(far)
 
 
+class AnyioDoor(LoopDoor):
+    """`polymux.anyio` on an event loop in a thread. All contexts are left with the door."""
+
+    kinds = (polymux.anyio.Session, polymux.anyio.AnyStream, polymux.anyio.Server)
+
+    def __init__(self, portal: BlockingPortal, contexts: contextlib.ExitStack) -> None:
+        self._portal = portal
+        self._contexts = contexts
+        self._threads = contexts.enter_context(ThreadPoolExecutor(64))
+
+    def run(self, begin: Callable[[], Any], timeout: float | None = None) -> Any:
+        async def call() -> Any:
+            with anyio.fail_after(timeout):
+                result = begin()
+                return await result if inspect.isawaitable(result) else result
+
+        return self.wrap(self._portal.start_task_soon(call).result(WAIT_SECONDS))
+
+    async def in_thread(self, function: Callable[[Any], object], argument: Any) -> None:
+        done = anyio.Event()
+        running = self._threads.submit(function, argument)
+        running.add_done_callback(lambda _: self._portal.start_task_soon(done.set))
+        await done.wait()
+        running.result()
+
+    def enter(self, context: Any) -> Any:
+        return self._contexts.enter_context(self._portal.wrap_async_context_manager(context))
+
+    def connect(self, url: str, **options: Any) -> Any:
+        return self.wrap(self.enter(polymux.anyio.connect(url, **options)))
+
+    def serve(self, handler: Callable[[Any], object], url: str, **options: Any) -> Any:
+        return self.wrap(self.enter(polymux.anyio.serve(self.handler(handler), url, **options)))
+
+    def pipe(self, protocol: str, **options: Any) -> tuple[Any, Any]:
+        near, far = self.enter(polymux.anyio.pipe(protocol, **options))
+        return self.wrap(near), self.wrap(far)
+
+
 @contextlib.contextmanager
 def open_door(name: str) -> Iterator[Door]:
-    """Open a door: `threads`, `asyncio` or `uvloop`."""
+    """Open one of DOORS."""
     if name == "threads":
         yield ThreadsDoor()
-        return
-    loop: asyncio.AbstractEventLoop = importlib.import_module(name).new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor(64))
-    thread = threading.Thread(target=loop.run_forever, name=name)
-    thread.start()
-    try:
-        yield AsyncioDoor(loop)
-    finally:
-        asyncio.run_coroutine_threadsafe(finish(), loop).result(WAIT_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    elif name in ANYIO_BACKENDS:
+        with start_blocking_portal(ANYIO_BACKENDS[name]) as portal:
+            with contextlib.ExitStack() as contexts:
+                yield AnyioDoor(portal, contexts)
+    else:
+        loop: asyncio.AbstractEventLoop = importlib.import_module(name).new_event_loop()
+        loop.set_default_executor(ThreadPoolExecutor(64))
+        thread = threading.Thread(target=loop.run_forever, name=name)
+        thread.start()
+        try:
+            yield AsyncioDoor(loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(finish(), loop).result(WAIT_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 async def finish() -> None:

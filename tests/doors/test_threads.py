@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import math
 import os
@@ -11,13 +13,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.doors.door import ThreadsDoor
-from tests.doors.test_battery import CALLS, connected, descriptors, until
+from tests.doors.test_battery import CALLS, connected, descriptors, joined, until
 
 import polymux
 import polymux.sync
@@ -94,6 +97,22 @@ def test_a_call_that_waits_is_ended_by_another_thread_that_closes() -> None:
     until(lambda: not own_threads())
 
 
+@pytest.mark.timeout(60)
+def test_a_call_that_waits_ends_when_another_thread_makes_it_end() -> None:
+    runtime = ThreadRuntime("a test")  # no timer and no other thread wakes the one that waits
+    future = runtime.create_future()
+
+    async def wait() -> object:
+        return await future
+
+    timer = threading.Timer(0.05, runtime.do, (future.set_result, "done"))
+    timer.start()
+    assert runtime.call(wait()) == "done"
+    timer.join()
+    runtime.do(runtime.add_user)
+    runtime.do(runtime.remove_user)
+
+
 def test_the_peer_is_answered_while_no_call_waits() -> None:
     with connected(DOOR, "yamux") as session:
         session.ping()
@@ -138,7 +157,7 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
         assert stream.receive(timeout=20) == b"x"
 
 
-def test_a_session_says_that_it_does_not_survive_a_fork() -> None:
+def test_a_session_says_that_it_does_not_survive_a_fork_and_the_child_connects_anew() -> None:
     near, far = polymux.sync.pipe("mplex")
     with near, far:
         child = os.fork()
@@ -146,11 +165,25 @@ def test_a_session_says_that_it_does_not_survive_a_fork() -> None:
             try:
                 near.open("name")
             except RuntimeError as problem:
-                os._exit(0 if "connect again" in str(problem) else 2)
-            os._exit(1)
+                if "connect again" in str(problem):
+                    own, other = polymux.sync.pipe("mplex")
+                    own.open("in the child")
+                    os._exit(0 if other.accept(timeout=20).name == "in the child" else 2)
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         near.open("still here")
         assert far.accept(timeout=20).name == "still here"
+
+
+def test_sessions_work_where_an_event_loop_runs_as_in_a_notebook() -> None:
+    async def cell() -> str:
+        near, far = polymux.sync.pipe("mplex")
+        with near, far:
+            near.open("from a cell")
+            return str(far.accept(timeout=20).name)
+
+    assert asyncio.run(cell()) == "from a cell"
 
 
 def test_a_stream_is_a_file() -> None:
@@ -493,3 +526,102 @@ def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> 
     assert len(ended) == 1  # its call did not go on
     runtime.do(runtime.add_user)
     runtime.do(runtime.remove_user)  # closes its descriptors
+
+
+class Interrupted:
+    """Awaits a verb, and cancels the call at its n-th suspension.
+
+    Args:
+        runtime: Runs it.
+        verb: The coroutine.
+        number: At which suspension it is cancelled; the first is 0.
+        on_wait: Called at the first.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        verb: Coroutine[Any, Any, Any],
+        number: int,
+        on_wait: Callable[[], object],
+    ) -> None:
+        self.runtime = runtime
+        self.verb = verb
+        self.number = number
+        self.on_wait = on_wait
+        self.finished = True
+
+    async def run(self) -> Any:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = self.runtime.current_task()
+        assert task is not None
+        steps = self.verb.__await__()
+        try:
+            waited = next(steps)
+            self.on_wait()
+            for count in itertools.count():
+                if count == self.number:
+                    self.finished = False
+                    task.cancel()
+                try:
+                    yield waited
+                except BaseException as problem:
+                    waited = steps.throw(problem)
+                else:
+                    waited = next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+Verb = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+Helper = Callable[[Any, Any], object]
+
+
+def answer(far: Any, theirs: Any) -> None:
+    theirs.send(b"abc\n")
+    theirs.end()
+
+
+def accept_it(far: Any, theirs: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        far.accept("cancelled", timeout=0.2)
+
+
+# Calls of this side, and what the peer does so that each of them ends.
+VERBS: dict[str, tuple[Verb, Helper]] = {
+    "open": (lambda near, mine: near.live.open("cancelled"), accept_it),
+    "accept": (lambda near, mine: near.live.accept(), lambda far, theirs: far.offer("offered")),
+    "receive": (lambda near, mine: mine.live.receive(), answer),
+    "receive_all": (lambda near, mine: mine.live.receive_all(), answer),
+    "readline": (lambda near, mine: mine.live.readline(), answer),
+    "readexactly": (lambda near, mine: mine.live.readexactly(3), answer),
+    "send": (lambda near, mine: mine.live.send(b"z"), lambda far, theirs: theirs.readexactly(5000)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_call_cancelled_at_any_suspension_leaves_the_session_in_order(verb: str) -> None:
+    call, helper = VERBS[verb]
+    for number in range(20):
+        with joined(DOOR, "nerdbank", limits=polymux.Limits(receive_window=1000)) as (near, far):
+            mine = near.offer("name")
+            theirs = far.accept("name", timeout=20)
+            near.accepted(mine, timeout=20)
+            if verb == "send":
+                mine.send(bytes(5000))
+            helping = threading.Thread(target=helper, args=(far, theirs))
+            verb_call = call(near, mine)
+            interrupted = Interrupted(near.runtime, verb_call, number, helping.start)
+            with contextlib.suppress(CancelledError):
+                near.runtime.call(interrupted.run(), timeout=20)
+            helping.join(20)
+            offer = near.offer("works")
+            far.accept("works", timeout=20).send(b"x")
+            assert offer.receive(timeout=20) == b"x"
+        if interrupted.finished:
+            break
+    else:
+        raise AssertionError("it was cancelled again and again")
+    assert number > 0

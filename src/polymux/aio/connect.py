@@ -2,27 +2,17 @@
 
 import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Unpack, cast, overload
 
-from polymux.aio.runtime import current_runtime
+from polymux.aio.runtime import AsyncioRuntime, current_runtime
 from polymux.aio.transports.process import start_process
 from polymux.aio.transports.stdio import open_stdio_session
-from polymux.aio.transports.websocket import connect_websocket
+from polymux.aio.transports.websocket import TLS_HANDSHAKE_SECONDS, connect_websocket
 from polymux.core.limits import Limits, Timeouts
-from polymux.core.side import DIALER
 from polymux.core.token_exchange import SharedToken
-from polymux.live.arguments import check_seconds, check_session_options
-from polymux.live.connecting import ConnectOptions, establish, named_failures
+from polymux.live.connecting import ConnectOptions, named_failures, session_connector
 from polymux.live.errors import Unreachable
-from polymux.live.factory import (
-    MINMUX,
-    NERDBANK,
-    OMNISTREAMS,
-    STREAMUX,
-    YAMUX,
-    session_factory,
-)
+from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX
 from polymux.live.hooks import RecorderFactory, SessionMeter
 from polymux.live.pending import Pending
 from polymux.live.protocols.minmux import MinmuxSession
@@ -33,9 +23,8 @@ from polymux.live.protocols.yamux import YamuxSession
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.live.session.session import Session
 from polymux.live.transports.sockets import connect_unix
-from polymux.live.transports.token import DialerToken, check_token
-from polymux.live.transports.websocket import protocol_for_scheme
-from polymux.live.urls import Address, parse_url
+from polymux.live.transports.token import DialerToken
+from polymux.live.urls import Address
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
@@ -121,49 +110,41 @@ def connect(
         PolymuxError: The protocol string is invalid.
         TypeError, ValueError: Another argument is invalid.
     """
-    check_session_options(protocol, limits, timeouts)
-    check_seconds(timeout, "timeout")
-    check_seconds(wait, "wait")
-    address = parse_url(url)
-    shared = check_token(token, address)
-    text = protocol_for_scheme(protocol, address.scheme)
-    make = session_factory(
-        text,
-        DIALER,
+    begin = session_connector(
+        url,
+        protocol,
         limits,
         timeouts,
+        tls,
+        server_hostname,
+        timeout,
+        wait,
         opens_per_second,
         busy_poll,
         recorder,
         meter,
+        token,
         runtime=current_runtime,
+        open_connection=open_connection,
     )
-
-    async def connect() -> Session:
-        runtime = current_runtime()
-        begin = partial(open_transport, address, make, tls, server_hostname, timeout, shared)
-        return await establish(runtime, address, begin, timeout, wait, shared is not None)
-
-    connect.__qualname__ = "connect"
-    return Pending(connect())
+    return Pending(begin())
 
 
-async def open_transport(
+async def open_connection(
+    runtime: AsyncioRuntime,
     address: Address,
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
-    timeout: float,
     token: SharedToken | None,
 ) -> Session:
-    """Open the transport of a session, after the exchange of the token if there is one.
+    """Connect, and go through what comes before the session.
 
     Raises:
         NotListening: Nothing listens there yet.
         Unreachable: Connecting failed for another reason.
         TimeoutError: The system gave up, or the caller's timeout has passed.
     """
-    runtime = current_runtime()
     loop = runtime.loop
 
     def first_protocol() -> Session | DialerToken[Session]:
@@ -190,8 +171,8 @@ async def open_transport(
                 address.port,
                 ssl=context,
                 server_hostname=(server_hostname or address.host) if context else None,
-                ssl_handshake_timeout=timeout if context else None,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
             )
         else:
-            made = await connect_websocket(address, make, tls, server_hostname, timeout, token)
+            made = await connect_websocket(runtime, address, make, tls, server_hostname, token)
         return await made.proved() if isinstance(made, DialerToken) else made

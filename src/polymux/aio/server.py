@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack, overload
 from polymux.aio.runtime import current_runtime
 from polymux.aio.transports.stdio import open_stdio_session
 from polymux.core.limits import Limits, Timeouts
-from polymux.live.arguments import check_handler, check_session_options
+from polymux.live.arguments import check_handler
 from polymux.live.factory import (
     MINMUX,
     NERDBANK,
@@ -27,7 +27,6 @@ from polymux.live.server import (
     Server,
     ServerBounds,
     SessionHandler,
-    server_bounds,
     server_starter,
 )
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
@@ -152,11 +151,8 @@ def serve(
         PolymuxError: The protocol string is invalid.
         TypeError, ValueError: Another argument is invalid.
     """
-    check_handler(handler)
-    check_session_options(protocol, limits, timeouts)
-    bounds = server_bounds(limits or Limits(), protocol, meter)
     return serve_within(
-        bounds,
+        None,
         handler,
         url,
         protocol,
@@ -174,22 +170,23 @@ def serve(
 
 
 def serve_within(
-    bounds: ServerBounds,
+    bounds: ServerBounds | None,
     handler: SessionHandler,
     url: str,
     protocol: str,
     *arguments: Any,
     **options: Any,
 ) -> Pending[Server]:
-    """Like `serve`, with bounds that several servers can share."""
+    """Like `serve`, with bounds that several servers can share; None: its own."""
+    check_handler(handler)
     start = server_starter(
-        bounds,
         handler,
         url,
         protocol,
         *arguments,
         runtime=current_runtime,
         open_stdio=open_stdio_session,
+        bounds=bounds,
         **options,
     )
     return Pending(start())

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from polymux.aio.connect import Unreachable
+from polymux.aio.runtime import current_runtime
 from polymux.aio.transports.websocket import connect_websocket
 from polymux.conform.connection import PeerConnection
 from polymux.core.errors import PolymuxError
@@ -96,7 +97,8 @@ class Dialer:
         if address.scheme in WEBSOCKET_SCHEMES:
             # cast: only the methods of asyncio.Protocol are used
             session = cast("Callable[[], Session]", make)
-            link = await connect_websocket(address, session, self.tls, None, self.timeout)
+            runtime = current_runtime()
+            link = await connect_websocket(runtime, address, session, self.tls, None, None)
             return cast(PeerConnection, link)
         secure = address.scheme == "tls"
         context = (self.tls or ssl.create_default_context()) if secure else None

@@ -36,14 +36,17 @@ class SessionClosed(PolymuxError):
     """The session is over; the text says which side ended it and why."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PeerViolation(SessionClosed):
     """The session was ended because the peer broke a rule; the text names the rule."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StreamAborted(PolymuxError):
     """The stream was reset, cancelled or terminated before its natural end."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StreamEnded(PolymuxError):
     """That direction of the stream has ended: nothing more can be sent, or received, on it."""
 

@@ -69,6 +69,14 @@ def check_read_limit(limit: object) -> None:
         raise ValueError(f"limit is 0 or more bytes, not {limit}")
 
 
+def check_max_bytes(size: object) -> None:
+    """Check how many bytes a read may return."""
+    if not isinstance(size, int):
+        raise TypeError(f"max_bytes is an int, not {type(size).__name__}")
+    if size < 1:
+        raise ValueError(f"max_bytes is 1 or more, not {size}")
+
+
 def check_concurrent_handler(handler: object, max_concurrent: object) -> None:
     """Check the arguments of `serve_streams` and `serve_calls`."""
     check_handler(handler, "the handler")

@@ -3,11 +3,15 @@
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TypedDict
+from functools import partial
+from typing import Any, TypedDict
 
 from polymux.core.limits import Limits, Timeouts
+from polymux.core.side import DIALER
+from polymux.core.token_exchange import SharedToken
+from polymux.live.arguments import check_seconds, check_session_options
 from polymux.live.errors import (
     NotListening,
     Unreachable,
@@ -15,19 +19,33 @@ from polymux.live.errors import (
     copy_of,
     describe_os_error,
 )
-from polymux.live.factory import set_peer_name
+from polymux.live.factory import session_factory, set_peer_name
 from polymux.live.hooks import RecorderFactory, SessionMeter
 from polymux.live.runtime import Runtime, sleep, wait_done
+from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.live.session.peer_diagnosis import missing_handshake_hint
 from polymux.live.session.session import Session
 from polymux.live.session.socket_options import configure_tcp_keepalive
-from polymux.live.urls import Address
+from polymux.live.transports.token import check_token
+from polymux.live.transports.websocket import protocol_for_scheme
+from polymux.live.urls import Address, parse_url
 
 RETRY_SECONDS = 0.1  # between two attempts while nothing listens
 # The host itself is not there yet.
 HOST_ABSENT_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 OpenTransport = Callable[[], Awaitable[Session]]
+OpenConnection = Callable[
+    [
+        Any,  # the runtime of the door
+        Address,
+        Callable[[], Session],
+        ssl.SSLContext | None,
+        str | None,
+        SharedToken | None,
+    ],
+    Awaitable[Session],
+]
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -44,6 +62,60 @@ class ConnectOptions(TypedDict, total=False):
     recorder: RecorderFactory | None
     meter: SessionMeter | None
     token: str | bytes | None
+
+
+def session_connector(
+    url: str,
+    protocol: str,
+    limits: Limits | None = None,
+    timeouts: Timeouts | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    timeout: float = 10.0,
+    wait: float = 0.0,
+    opens_per_second: float = 0.0,
+    busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
+    recorder: RecorderFactory | None = None,
+    meter: SessionMeter | None = None,
+    token: str | bytes | None = None,
+    *,
+    runtime: Callable[[], Runtime],
+    open_connection: OpenConnection,
+) -> Callable[[], Coroutine[Any, Any, Session]]:
+    """Check the arguments of `connect` now, and return a coroutine function that connects.
+
+    Args:
+        runtime: Returns where the session runs. It is called when it connects.
+        open_connection: Makes a connection to an address, with what comes before its session, and
+            returns the session. It gets the runtime, the address, a function that makes the
+            session, `tls`, `server_hostname` and the token. Called for each attempt.
+        url, protocol, limits, timeouts, tls, server_hostname, timeout, wait, opens_per_second,
+            busy_poll, recorder, meter, token: See `polymux.connect`.
+    """
+    check_session_options(protocol, limits, timeouts)
+    check_seconds(timeout, "timeout")
+    check_seconds(wait, "wait")
+    address = parse_url(url)
+    shared = check_token(token, address)
+    make = session_factory(
+        protocol_for_scheme(protocol, address.scheme),
+        DIALER,
+        limits,
+        timeouts,
+        opens_per_second,
+        busy_poll,
+        recorder,
+        meter,
+        runtime=runtime,
+    )
+
+    async def connect() -> Session:
+        where = runtime()
+        begin = partial(open_connection, where, address, make, tls, server_hostname, shared)
+        return await establish(where, address, begin, timeout, wait, shared is not None)
+
+    connect.__qualname__ = "connect"
+    return connect
 
 
 async def establish(

@@ -2,7 +2,7 @@
 
 import ssl
 
-from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed
+from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed, StreamEnded
 
 MAX_PEER_TEXT_CHARS = 300  # of a text from the peer, quoted in an error message
 
@@ -17,6 +17,14 @@ class NotListening(Unreachable):
 
 class SessionLimit(SessionClosed, LimitExceeded):
     """The session was ended because the peer exceeded a limit; the text names it."""
+
+
+class PeerStoppedReading(StreamEnded):
+    """Nothing more can be sent on the stream: the peer reads no more of it."""
+
+
+class AlreadyReading(RuntimeError):
+    """Another task reads the stream, and only one may at a time."""
 
 
 # Results of OpenSSL's verification of a certificate (X509_V_ERR_*).

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypedDict
 from polymux.core.errors import PeerViolation, PolymuxError, Unsupported
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR
+from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
 from polymux.live.factory import session_factory, set_peer_name
@@ -131,6 +132,10 @@ class Server:
             for task in self._tasks:
                 task.cancel()
             resolve(self.closed)
+        await self.wait_handled()
+
+    async def wait_handled(self) -> None:
+        """Wait until every handler has returned, and its session is closed."""
         for task in list(self._tasks):
             await wait_done(self.runtime, task)
 
@@ -276,13 +281,12 @@ class ServeOptions(TypedDict, total=False):
 
 
 def server_starter(
-    bounds: ServerBounds,
     handler: SessionHandler,
     url: str,
     protocol: str,
-    limits: Limits | None,
-    timeouts: Timeouts | None,
-    tls: ssl.SSLContext | None,
+    limits: Limits | None = None,
+    timeouts: Timeouts | None = None,
+    tls: ssl.SSLContext | None = None,
     busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
@@ -294,23 +298,28 @@ def server_starter(
     inherited: Inherited | None = None,
     runtime: Callable[[], ServerRuntime],
     open_stdio: OpenStdio | None = None,
+    bounds: ServerBounds | None = None,
 ) -> Callable[[], Coroutine[Any, Any, Server]]:
     """Check the arguments of `serve` now, and return a coroutine function that starts the server.
 
     Args:
-        bounds: What several servers can share.
         inherited: Sockets that listen at `url` already. What has bound them has also warned about
             an address that is open to all.
         runtime: Returns where the server runs. It is called when it starts.
         open_stdio: Opens a session over standard input and output; None: that is not possible.
+        bounds: What several servers can share; None: those of this server.
         handler, url, protocol, limits, timeouts, tls, busy_poll, recorder, meter, origins, allow,
             token, reuse_port: See `polymux.serve`.
     """
+    check_session_options(protocol, limits, timeouts)
     address = parse_url(url)
+    if address.scheme == "stdio" and open_stdio is None:
+        raise Unsupported(f"{address}: standard streams need asyncio: use polymux.serve")
     if reuse_port:
         check_reuse_port(address)
     shared = check_token(token, address)
     text = protocol_for_scheme(protocol, address.scheme)
+    within = bounds or server_bounds(limits or Limits(), protocol, meter)
     make = session_factory(
         text,
         ACCEPTOR,
@@ -333,7 +342,7 @@ def server_starter(
             server.start_session(await open_stdio(make))
             return server
 
-        make_served = partial(served_session, server, bounds.budget, make)
+        make_served = partial(served_session, server, within.budget, make)
         factory: Callable[[Place], ByteHandler] = make_served
         handshake_timeout = (timeouts or Timeouts()).handshake
         if address.scheme in WEBSOCKET_SCHEMES:
@@ -349,7 +358,7 @@ def server_starter(
             server.listener = await open_listener(
                 address,
                 factory,
-                bounds.gate,
+                within.gate,
                 (limits or Limits()).listen_backlog,
                 tls if address.scheme in SECURE_SCHEMES else None,
                 handshake_timeout,

@@ -117,15 +117,24 @@ class SteppedTask(PlainFuture[T]):
     """A coroutine that makes its next step when what it waits for is done.
 
     `begin` makes the first step. All steps run in `context`, which no other code enters.
+
+    Attributes:
+        on_done: Called when it is done, at once, before the callbacks are called soon.
     """
 
-    __slots__ = ("_context", "_coroutine", "_waitable")
+    __slots__ = ("_context", "_coroutine", "_waitable", "on_done")
 
     def __init__(self, runtime: Scheduler, coroutine: Coroutine[Any, Any, T]) -> None:
         super().__init__(runtime)
         self._coroutine = coroutine
         self._context = Context()
         self._waitable: Any = None
+        self.on_done: Callable[[], object] | None = None
+
+    def _finish(self, result: T | None, problem: BaseException | None) -> None:
+        super()._finish(result, problem)
+        if self.on_done is not None:
+            self.on_done()
 
     def begin(self) -> None:
         """Make the first step."""

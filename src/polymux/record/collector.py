@@ -23,7 +23,6 @@ from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, make_private_folders
 from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.core.limits import Limits, Timeouts
-from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import NO_ADDRESS, ConnectionGate, GateLimits, address_group
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter, SessionRecorder
 from polymux.live.listener import DESCRIPTOR_LIMIT, Inherited
@@ -295,7 +294,6 @@ class Collector:
         if self._wrap_recorder is not None:
             recorder = self._wrap_recorder(recorder)
         recorder = partial(self._recorder_for, recorder)
-        check_session_options(protocol, limits, self.timeouts)
         server = await serve_within(
             self._bounds,
             self._handle_session,

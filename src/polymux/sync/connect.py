@@ -1,17 +1,10 @@
 """`connect`: open a session to a peer at a URL, for programs without an event loop."""
 
-from functools import partial
 from typing import Unpack, overload
 
-from polymux.core.errors import Unsupported
-from polymux.core.side import DIALER
-from polymux.live.arguments import check_seconds, check_session_options
-from polymux.live.connecting import ConnectOptions, establish
-from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX, session_factory
-from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
-from polymux.live.transports.opening import open_transport
-from polymux.live.transports.token import check_token
-from polymux.live.transports.websocket import protocol_for_scheme
+from polymux.live.connecting import ConnectOptions, session_connector
+from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX
+from polymux.live.transports.opening import open_connection
 from polymux.live.urls import parse_url
 from polymux.sync.runtime import ThreadRuntime
 from polymux.sync.sessions import (
@@ -64,40 +57,13 @@ def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Se
         PolymuxError: The protocol string is invalid.
         TypeError, ValueError: Another argument is invalid.
     """
-    limits, timeouts = options.get("limits"), options.get("timeouts")
-    check_session_options(protocol, limits, timeouts)
-    timeout = check_seconds(options.get("timeout", 10.0), "timeout")
-    wait = check_seconds(options.get("wait", 0.0), "wait")
-    address = parse_url(url)
-    if address.scheme in ("exec", "stdio"):
-        raise Unsupported(
-            f"{address}: child processes and standard streams need asyncio: use polymux.connect"
-        )
-    token = check_token(options.get("token"), address)
-    make = session_factory(
-        protocol_for_scheme(protocol, address.scheme),
-        DIALER,
-        limits,
-        timeouts,
-        options.get("opens_per_second", 0.0),
-        options.get("busy_poll", DEFAULT_BUSY_POLL_SECONDS),
-        options.get("recorder"),
-        options.get("meter"),
-        runtime=lambda: runtime,
+    begin = session_connector(
+        url, protocol, **options, runtime=lambda: runtime, open_connection=open_connection
     )
-    runtime = ThreadRuntime(f"polymux {address}")
-    begin = partial(
-        open_transport,
-        runtime,
-        address,
-        make,
-        options.get("tls"),
-        options.get("server_hostname"),
-        token,
-    )
+    runtime = ThreadRuntime(f"polymux {parse_url(url)}")
     runtime.do(runtime.add_user)
     try:
-        live = runtime.call(establish(runtime, address, begin, timeout, wait, token is not None))
+        live = runtime.call(begin())
     except BaseException:
         runtime.do(runtime.remove_user)
         raise

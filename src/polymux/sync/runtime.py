@@ -18,62 +18,23 @@ with its first use and ends with its last connection, and its thread ends with i
 """
 
 import contextlib
-import heapq
-import logging
 import os
 import selectors
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
-from itertools import count
-from ssl import SSLContext
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from polymux.live.runtime import Task, wait_done
-from polymux.live.session.busy_poll import BusyPollLoop
-from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
-from polymux.live.transports.opening import accept_transport
-
-log = logging.getLogger("polymux.aio")
+from polymux.live.stepping import SteppedTask
+from polymux.live.stepping_runtime import HeapTimer, SteppingRuntime
 
 T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
 MAX_WAIT_SECONDS = 3600.0  # at a time: systems have bounds
-MIN_TIMERS_SWEPT = 64  # from so many on, cancelled ones are looked for
 RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
-
-
-class ThreadTimer:
-    """A callback of `ThreadRuntime.call_later`."""
-
-    __slots__ = ("_arguments", "_callback", "_when")
-
-    def __init__(
-        self, when: float, callback: Callable[..., object], arguments: tuple[object, ...]
-    ) -> None:
-        self._when = when
-        self._callback: Callable[..., object] | None = callback
-        self._arguments = arguments
-
-    @property
-    def cancelled(self) -> bool:
-        return self._callback is None
-
-    def when(self) -> float:
-        return self._when
-
-    def cancel(self) -> None:
-        self._callback = None
-        self._arguments = ()
-
-    def run(self) -> None:
-        callback = self._callback
-        if callback is not None:
-            callback(*self._arguments)
 
 
 class Parking:
@@ -99,27 +60,19 @@ class Parking:
             self._gate.release()
 
 
-class ThreadRuntime:
+class ThreadRuntime(SteppingRuntime):
     """Sockets, timers and tasks under one lock; see the module.
 
     Args:
         name: What its thread is called.
     """
 
-    loop = None
-
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.poll_loop = BusyPollLoop()
+        super().__init__(name, monotonic)
         self.poll_loop.spinning = True  # `_lead` polls: no callback has to
-        self.running: SteppedTask[Any] | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()  # a second call of a thread fails, instead of waiting
         self._busy = False  # the thread that has the lock is not waiting
-        self._ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
-        self._timers: list[tuple[float, int, ThreadTimer]] = []
-        self._timer_numbers = count()
-        self._sweep_at = MIN_TIMERS_SWEPT  # with so many timers, those that were cancelled go
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -140,76 +93,29 @@ class ThreadRuntime:
         self._closed = False
         self._released = False
 
-    # What sessions use (`live.runtime.Runtime`)
+    # What sessions use
 
-    def time(self) -> float:
-        return monotonic()
-
-    def call_soon(
-        self, callback: Callable[..., object], /, *args: object, context: Context | None = None
-    ) -> None:
-        self._ready.append((callback, args))
-
-    def call_later(
-        self, delay: float, callback: Callable[..., object], /, *args: object
-    ) -> ThreadTimer:
-        return self.call_at(monotonic() + delay, callback, *args)
-
-    def call_at(
-        self, when: float, callback: Callable[..., object], /, *args: object
-    ) -> ThreadTimer:
-        timer = ThreadTimer(when, callback, args)
-        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
-        if len(self._timers) >= self._sweep_at:
-            self._drop_cancelled_timers()
+    def call_at(self, when: float, callback: Callable[..., object], /, *args: object) -> HeapTimer:
+        timer = super().call_at(when, callback, *args)
         if when < self._selecting_until:
             self._interrupt_select()
         return timer
 
-    def _drop_cancelled_timers(self) -> None:
-        """Forget the timers that were cancelled, such as those of requests with long timeouts."""
-        self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled]
-        heapq.heapify(self._timers)
-        self._sweep_at = max(MIN_TIMERS_SWEPT, 2 * len(self._timers))
-
-    def create_future(self) -> PlainFuture[Any]:
-        return PlainFuture(self)
-
-    def create_task(self, coroutine: Coroutine[Any, Any, None], /) -> SteppedTask[None]:
-        task: SteppedTask[None] = SteppedTask(self, coroutine)
-        self.call_soon(task.begin)
-        return task
-
-    def current_task(self) -> SteppedTask[Any] | None:
-        return self.running
-
-    async def checkpoint(self) -> None:
-        future = self.create_future()
-        self.call_soon(future.set_result, None)
-        await future
-
-    async def wait_shielded(self, tasks: list[Task], /) -> None:
-        for task in tasks:
-            await wait_done(self, task)  # only a timeout or KeyboardInterrupt ends it early
-
-    def timeout_at(self, when: float | None, /) -> SteppedTimeout:
-        return SteppedTimeout(self, when)
-
     # Sockets (`live.transports.sockets.SocketRuntime`)
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], /, *args: object) -> None:
+    def add_reader(self, fd: int, callback: Callable[..., object], /, *args: object) -> None:
         self._change(fd, 0, (callback, args))
 
-    def remove_reader(self, fd: Any, /) -> None:
+    def remove_reader(self, fd: int, /) -> None:
         self._change(fd, 0, None)
 
-    def add_writer(self, fd: Any, callback: Callable[..., object], /, *args: object) -> None:
+    def add_writer(self, fd: int, callback: Callable[..., object], /, *args: object) -> None:
         self._change(fd, 1, (callback, args))
 
-    def remove_writer(self, fd: Any, /) -> None:
+    def remove_writer(self, fd: int, /) -> None:
         self._change(fd, 1, None)
 
-    def _change(self, fd: Any, which: int, callback: Any) -> None:
+    def _change(self, fd: int, which: int, callback: Any) -> None:
         """Set what is called when a descriptor can be read (0) or written (1)."""
         if self._released:
             return
@@ -238,26 +144,10 @@ class ThreadRuntime:
         with contextlib.suppress(OSError):  # it is full of them, or closed
             self._wake_sender.send(b"x")
 
-    # Listening (`live.listener.ListenerLoop`)
-
-    @property
-    def listener_loop(self) -> "ThreadRuntime":
-        return self
-
     async def getaddrinfo(
         self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
     ) -> list[Any]:
         return socket.getaddrinfo(host, port, type=type, flags=flags)
-
-    async def connect_accepted_socket(
-        self,
-        protocol_factory: Callable[[], Any],
-        sock: socket.socket,
-        *,
-        ssl: SSLContext | None = None,
-        ssl_handshake_timeout: float | None = None,
-    ) -> object:
-        return await accept_transport(self, protocol_factory, sock, ssl, ssl_handshake_timeout)
 
     # What callers use
 
@@ -418,22 +308,14 @@ class ThreadRuntime:
     # Leading
 
     def _settle(self) -> None:
-        """Run what is ready; the lock is held."""
-        ready = self._ready
-        while ready:
-            self._run_logged(*ready.popleft())
-
-    def _run_logged(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        """Call something; an exception is logged."""
-        try:
-            callback(*arguments)
-        except Exception:
-            log.exception("%s: a callback failed", self.name)
+        """Run what is ready, and what that makes ready; the lock is held."""
+        while self.ready:
+            self.run_ready()
 
     def _wait(self, task: SteppedTask[Any], deadline: float | None, may_lead: bool) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
-        task.add_done_callback(lambda _: self._wake(parking))
+        task.on_done = lambda: self._wake(parking)
         below = [other for other in self._parked if other.thread == parking.thread]
         for other in below:  # this call runs in a signal handler on top of theirs
             self._parked.remove(other)
@@ -502,17 +384,12 @@ class ThreadRuntime:
 
         Without a task: until a caller has got what it waited for, or the runtime is closed.
         """
-        timers = self._timers
         poll_loop = self.poll_loop
         while not (self._closed if task is None else task.done()):
-            while timers and timers[0][2].cancelled:
-                heapq.heappop(timers)
             now = monotonic()
-            until = now + MAX_WAIT_SECONDS
+            until = min(now + MAX_WAIT_SECONDS, self.next_due())
             if deadline is not None:
                 until = min(until, deadline)
-            if timers:
-                until = min(until, timers[0][0])
             if poll_loop.active_pollers:
                 poll_loop.poll()
                 poll_loop.spinning = True
@@ -532,10 +409,7 @@ class ThreadRuntime:
                 self._selecting_until = 0.0
             for key, mask in events:
                 self._dispatch(key.fd, mask)
-            if timers:
-                now = monotonic()
-                while timers and timers[0][0] <= now:
-                    self._run_logged(heapq.heappop(timers)[2].run, ())
+            self.run_due()
             self._settle()
             if task is None and not self._idle and self._led_at + TAKE_OVER_SECONDS > monotonic():
                 return
@@ -549,4 +423,4 @@ class ThreadRuntime:
                 key = self._selector.get_map().get(fd)
                 watching = None if key is None else key.data[which]
                 if watching is not None:
-                    self._run_logged(*watching)
+                    self.run_logged(*watching)

@@ -3,45 +3,24 @@
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from polymux.core.errors import Unsupported
-from polymux.core.limits import Limits
-from polymux.core.side import ACCEPTOR, DIALER
-from polymux.live.arguments import check_session_options
-from polymux.live.factory import PipeOptions, session_factory
-from polymux.live.runtime import wait_done
-from polymux.live.server import ServeOptions, server_bounds, server_starter
-from polymux.live.server import Server as LiveServer
+from polymux.live.factory import PipeOptions
+from polymux.live.handles import ServerHandle
+from polymux.live.server import ServeOptions, server_starter
 from polymux.live.session import session as plain
-from polymux.live.transports.memory import join_in_memory
+from polymux.live.transports.memory import pipe_maker
 from polymux.live.urls import parse_url
 from polymux.sync.runtime import ThreadRuntime
 from polymux.sync.sessions import Session, blocking_session, in_thread
-from polymux.sync.streams import Handle
 
 
-class Server(Handle[LiveServer]):
+class Server(ServerHandle[Session]):
     """A listening socket and its sessions; see `polymux.Server`.
 
     Leaving a `with` block closes it.
     """
 
     __slots__ = ()
-
-    @property
-    def url(self) -> str:
-        """The URL that the server listens on, with the port that was bound."""
-        return self.live.url
-
-    @property
-    def port(self) -> int:
-        """The TCP port that was bound; 0 where there is none."""
-        return self.live.port
-
-    @property
-    def sessions(self) -> list[Session]:
-        """The open sessions, including those whose handshake is not done."""
-        found = self.runtime.do(lambda: list(self.live.sessions))
-        return [blocking_session(self.runtime, session) for session in found]
+    runtime: ThreadRuntime
 
     def close(self, *, timeout: float | None = None) -> None:
         """Stop listening, and close every session.
@@ -54,6 +33,9 @@ class Server(Handle[LiveServer]):
     def wait_closed(self, *, timeout: float | None = None) -> None:
         """Wait until the server is closed."""
         self.runtime.call(self.live.wait_closed(), timeout, may_lead=False)
+
+    def _shown(self, session: plain.Session) -> Any:
+        return blocking_session(self.runtime, session)
 
     def __enter__(self) -> "Server":
         return self
@@ -91,19 +73,12 @@ def serve(
     """
     if not callable(handler):
         raise TypeError(f"the handler is a function, not {type(handler).__name__}")
-    limits, timeouts, meter = options.get("limits"), options.get("timeouts"), options.get("meter")
-    check_session_options(protocol, limits, timeouts)
-    address = parse_url(url)
-    if address.scheme in ("exec", "stdio"):
-        raise Unsupported(f"{address}: standard streams need asyncio: use polymux.serve")
 
     async def handle(session: plain.Session) -> None:
         await in_thread(runtime, handler, blocking_session(runtime, session))
 
-    given: dict[str, Any] = {"limits": None, "timeouts": None, "tls": None, **options}
-    bounds = server_bounds(limits or Limits(), protocol, meter)
-    start = server_starter(bounds, handle, url, protocol, **given, runtime=lambda: runtime)
-    runtime = ThreadRuntime(f"polymux server {address}")
+    start = server_starter(handle, url, protocol, **options, runtime=lambda: runtime)
+    runtime = ThreadRuntime(f"polymux server {parse_url(url)}")
     runtime.do(runtime.add_user)
     try:
         live = runtime.call(start())
@@ -122,34 +97,16 @@ def pipe(
     Returns:
         The dialer's session and the acceptor's, after their handshake.
     """
-    limits, timeouts = options.get("limits"), options.get("timeouts")
-    check_session_options(protocol, limits, timeouts)
-
-    def maker(text: str, side: int) -> Callable[[], plain.Session]:
-        return session_factory(text, side, limits, timeouts, 0.0, runtime=lambda: runtime)
-
-    makers = maker(protocol, DIALER), maker(other or protocol, ACCEPTOR)
+    make = pipe_maker(protocol, other, **options, runtime=lambda: runtime)
     runtime = ThreadRuntime("polymux pipe")
-
-    async def joined() -> tuple[plain.Session, plain.Session]:
-        both = makers[0](), makers[1]()
-        join_in_memory(*both)
-        try:
-            for session in both:
-                await wait_done(runtime, session.ready)
-                session.check_open()
-        except BaseException:
-            for session in both:
-                session.abort("connecting the two sessions failed")
-            raise
-        for session in both:
-            runtime.add_user()
-            session.closed.add_done_callback(lambda _: runtime.remove_user())
-        return both
-
-    runtime.do(runtime.add_user)
+    for _ in range(2):
+        runtime.do(runtime.add_user)
     try:
-        near, far = runtime.call(joined())
-    finally:
-        runtime.do(runtime.remove_user)
-    return blocking_session(runtime, near), blocking_session(runtime, far)
+        both = runtime.call(make())
+    except BaseException:
+        for _ in range(2):
+            runtime.do(runtime.remove_user)
+        raise
+    for session in both:
+        runtime.do(session.closed.add_done_callback, lambda _: runtime.remove_user())
+    return blocking_session(runtime, both[0]), blocking_session(runtime, both[1])

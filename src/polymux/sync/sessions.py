@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from polymux.core.errors import SessionClosed
-from polymux.live.peer_identity import PeerIdentity
+from polymux.live import handles
 from polymux.live.protocols import minmux, nerdbank, omnistreams, streamux, yamux
 from polymux.live.session import session as plain
 from polymux.live.streams import duplex
-from polymux.protocols.minmux.item_codecs import Codec
 from polymux.sync.runtime import ThreadRuntime
 from polymux.sync.streams import (
     BytesLike,
     Call,
     Exchange,
-    Handle,
     ItemReceiver,
     ItemSender,
     MessageReceiver,
@@ -30,7 +28,7 @@ A = TypeVar("A")
 StreamHandler = Callable[[Any], object]
 
 
-class Session(Handle[plain.Session]):
+class Session(handles.SessionHandle):
     """A connection with many streams; see `polymux.Session`.
 
     A session may be used from several threads. Every call that can wait takes `timeout=` in
@@ -39,36 +37,7 @@ class Session(Handle[plain.Session]):
     """
 
     __slots__ = ()
-
-    @property
-    def peer(self) -> str:
-        """Address or URL of the peer."""
-        return self.live.peer
-
-    @property
-    def peer_identity(self) -> PeerIdentity | None:
-        """The names in the peer's certificate, if it was verified."""
-        return self.live.peer_identity
-
-    @property
-    def failure(self) -> SessionClosed | None:
-        """Why the session ended, or None while it is open and after an orderly end."""
-        return self.live.failure
-
-    @property
-    def open_streams(self) -> int:
-        """Number of streams that are open, or closed with data that was not read."""
-        return self.live.open_streams
-
-    @property
-    def bytes_sent(self) -> int:
-        """Number of bytes handed to the transport."""
-        return self.live.bytes_sent
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the connection is gone."""
-        return bool(self.live.closed.done())
+    runtime: ThreadRuntime
 
     def open(
         self,
@@ -94,13 +63,7 @@ class Session(Handle[plain.Session]):
 
         It raises SessionClosed if the session failed.
         """
-        while True:
-            try:
-                yield self.accept()
-            except SessionClosed:
-                if self.live.failure is not None:
-                    raise
-                return
+        return self._each(self.accept)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Send what is queued, end the connection and wait until it is gone."""
@@ -109,10 +72,6 @@ class Session(Handle[plain.Session]):
     def wait_closed(self, *, timeout: float | None = None) -> None:
         """Wait until the connection is gone, whichever side ends it."""
         self.runtime.call(self.live.wait_closed(), timeout, may_lead=False)
-
-    def abort(self, reason: str = "this side aborted the session") -> None:
-        """End the connection at once; queued data is not sent."""
-        self.runtime.do(self.live.abort, reason)
 
     def serve_streams(
         self, handler: StreamHandler, *, max_concurrent: int = 64, timeout: float | None = None
@@ -143,12 +102,25 @@ class Session(Handle[plain.Session]):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.runtime.call(self.live.__aexit__(kind, error, trace))
 
+    def _shown(self, stream: duplex.Stream) -> Any:
+        return blocking_stream(self.runtime, stream)
+
+    def _each(self, take: Callable[[], A]) -> Iterator[A]:
+        """Yield what a call returns, until the session ends; it raises if the session failed."""
+        while True:
+            try:
+                yield take()
+            except SessionClosed:
+                if self.live.failure is not None:
+                    raise
+                return
+
     def _opened(self, coroutine: Any, timeout: float | None) -> Any:
         """Run a verb that returns a stream."""
         return blocking_stream(self.runtime, self.runtime.call(coroutine, timeout))
 
 
-class NerdbankSession(Session):
+class NerdbankSession(Session, handles.NerdbankHandle[Stream]):
     """A session of Nerdbank channels; see `polymux.NerdbankSession`."""
 
     __slots__ = ()
@@ -184,21 +156,6 @@ class NerdbankSession(Session):
         stream: Stream = self._opened(accepting, timeout)
         return stream
 
-    def reject(self, stream: Stream, text: str = "") -> None:
-        """Reject an offer of the peer; see `offers`."""
-        self.runtime.do(self.live.reject, stream.live, text)
-
-    def offers(self) -> list[Stream]:
-        """Channels that the peer has offered and this side has not accepted yet, oldest first."""
-        offered = self.runtime.do(self.live.offers)
-        return [blocking_stream(self.runtime, stream) for stream in offered]
-
-    def seeded(self, stream_id: int) -> Stream:
-        """Return a seeded channel: one that both sides configure and no side offers (v3)."""
-        found = self.runtime.do(self.live.seeded, stream_id)
-        stream: Stream = blocking_stream(self.runtime, found)
-        return stream
-
 
 class OmnistreamsSession(Session):
     """A session of one-way message streams; see `polymux.OmnistreamsSession`."""
@@ -232,8 +189,13 @@ class OmnistreamsSession(Session):
         """Wait for the next control message and return it."""
         return self.runtime.call(self.live.receive_control(), timeout)
 
+    @property
+    def controls(self) -> Iterator[bytes]:
+        """Iterate over the control messages, until the session ends."""
+        return self._each(self.receive_control)
 
-class StreamuxSession(Session):
+
+class StreamuxSession(Session, handles.StreamuxHandle):
     """A session of requests and replies; see `polymux.StreamuxSession`."""
 
     __slots__ = ()
@@ -272,6 +234,11 @@ class StreamuxSession(Session):
         call: Call = self._opened(self.live.accept(), timeout)
         return call
 
+    @property
+    def calls(self) -> Iterator[Call]:
+        """Iterate over the calls of the peer, until the session ends; the same as `incoming`."""
+        return self._each(self.accept)
+
     def serve_calls(
         self,
         handler: Callable[[Call], object],
@@ -283,29 +250,14 @@ class StreamuxSession(Session):
         self.serve_streams(handler, max_concurrent=max_concurrent, timeout=timeout)
 
 
-class MinmuxSession(Session):
+class MinmuxSession(Session, handles.MinmuxHandle[ItemSender, ItemReceiver]):
     """A session of one-way streams by id; see `polymux.MinmuxSession`."""
 
     __slots__ = ()
     live: minmux.MinmuxSession
 
-    def sender(self, stream_id: int) -> ItemSender:
-        """Return the stream with this id for writing."""
-        return ItemSender(self.runtime, self.runtime.do(self.live.sender, stream_id))
 
-    def receiver(
-        self, stream_id: int, *, window: int | None = None, codec: Codec | None = None
-    ) -> ItemReceiver:
-        """Return the stream with this id for reading, and give its initial credit."""
-        live = self.runtime.do(self.live.receiver, stream_id, window=window, codec=codec)
-        return ItemReceiver(self.runtime, live)
-
-    def unclaimed_ids(self) -> list[int]:
-        """Ids written by the peer that it has used and no `receiver` call has asked for."""
-        return self.runtime.do(self.live.unclaimed_ids)
-
-
-class YamuxSession(Session):
+class YamuxSession(Session, handles.YamuxHandle):
     """A session of yamux streams; see `polymux.YamuxSession`."""
 
     __slots__ = ()
@@ -319,14 +271,6 @@ class YamuxSession(Session):
     def ping(self, *, timeout: float | None = None) -> float:
         """Ping the peer; return the round trip in seconds."""
         return self.runtime.call(self.live.ping(), timeout)
-
-    def go_away(self, code: int = yamux.NORMAL) -> None:
-        """Tell the peer to open no more streams. Those that are open go on."""
-        self.runtime.do(self.live.go_away, code)
-
-    def reset(self, stream: Stream, code: int = 0) -> None:
-        """Reset a stream: `Stream.abort` with an error code."""
-        self.runtime.do(self.live.reset, stream.live, code)
 
 
 SESSION_CLASSES: dict[type[plain.Session], type[Session]] = {

@@ -254,6 +254,16 @@ async def test_a_close_that_the_peer_ignores_is_over_in_its_time() -> None:
 
 
 @virtual
+async def test_data_without_credit_does_not_delay_the_close_once_the_peer_has_ended() -> None:
+    near, far = await polymux.pipe("yamux")
+    stream = await near.open()
+    stream.send_nowait(bytes(10_000_000))
+    begun = near.loop.time()
+    await asyncio.gather(near.close(), far.close())
+    assert near.loop.time() - begun < 1.5
+
+
+@virtual
 async def test_unaccepted_offers_do_not_delay_the_close() -> None:
     async with joined("nerdbank") as sessions:
         near, _ = channels(*sessions)

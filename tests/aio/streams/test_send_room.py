@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 import polymux
 
 
@@ -27,3 +29,38 @@ async def test_a_sender_does_not_wait_for_queued_data_that_has_no_credit() -> No
     near.abort()
     await near.wait_closed()
     await far.wait_closed()
+
+
+async def without_credit(protocol: str) -> tuple[list[polymux.Session], polymux.Stream]:
+    """A session pair, and a stream that waits for credit to send."""
+    near, far = await polymux.pipe(protocol)
+    if isinstance(near, polymux.MinmuxSession) and isinstance(far, polymux.MinmuxSession):
+        far.receiver(1, window=2)
+        stream: polymux.Stream = near.sender(1)
+        await stream.send(b"ab")
+        return [near, far], stream
+    opening = asyncio.create_task(near.open() if protocol == "yamux" else near.open("x"))
+    accepting = asyncio.create_task(far.accept())
+    stream = await opening
+    await accepting
+    while True:
+        try:
+            await asyncio.wait_for(stream.send(bytes(65536)), 0.05)
+        except TimeoutError:
+            return [near, far], stream
+
+
+@pytest.mark.parametrize("protocol", ["nerdbank", "yamux", "omnistreams", "minmux"])
+async def test_a_sender_that_waits_on_a_stream_that_is_ended_raises_at_once(protocol: str) -> None:
+    sessions, stream = await without_credit(protocol)
+    sending = asyncio.create_task(stream.send(b"z"))
+    await asyncio.sleep(0.01)
+    assert not sending.done()
+    await stream.end()
+    for late in (sending, stream.send(b"z")):
+        with pytest.raises(polymux.StreamEnded):
+            await asyncio.wait_for(late, 10)
+    await asyncio.wait_for(stream.drain(), 10)
+    for session in sessions:
+        session.abort()
+        await session.wait_closed()

@@ -79,7 +79,7 @@ def test_a_size_that_is_too_small_is_refused(place: str) -> None:
 def test_a_number_of_days_that_no_calendar_has_is_refused(
     place: str, words: tuple[str, ...]
 ) -> None:
-    ran = CliRunner().invoke(command, [words[0], place, *words[1:]])
+    ran = invoke(command, [words[0], place, *words[1:]])
     assert ran.exit_code == 2
     assert "36500" in ran.output
 

@@ -4,25 +4,14 @@ from typing import Unpack, overload
 
 from polymux.aio.runtime import current_runtime
 from polymux.core.limits import Limits, Timeouts
-from polymux.core.side import ACCEPTOR, DIALER
-from polymux.live.arguments import check_session_options
-from polymux.live.factory import (
-    MINMUX,
-    NERDBANK,
-    OMNISTREAMS,
-    STREAMUX,
-    YAMUX,
-    PipeOptions,
-    session_factory,
-)
+from polymux.live.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, YAMUX, PipeOptions
 from polymux.live.protocols.minmux import MinmuxSession
 from polymux.live.protocols.nerdbank import NerdbankSession
 from polymux.live.protocols.omnistreams import OmnistreamsSession
 from polymux.live.protocols.streamux import StreamuxSession
 from polymux.live.protocols.yamux import YamuxSession
-from polymux.live.runtime import wait_done
 from polymux.live.session.session import Session
-from polymux.live.transports.memory import join_in_memory
+from polymux.live.transports.memory import pipe_maker
 
 
 @overload
@@ -74,19 +63,4 @@ async def pipe(
         PolymuxError: A protocol string is invalid.
         TypeError, ValueError: Another argument is invalid.
     """
-    check_session_options(protocol, limits, timeouts)
-    dialer = session_factory(protocol, DIALER, limits, timeouts, 0.0, runtime=current_runtime)()
-    make_acceptor = session_factory(
-        other or protocol, ACCEPTOR, limits, timeouts, 0.0, runtime=current_runtime
-    )
-    acceptor = make_acceptor()
-    join_in_memory(dialer, acceptor)
-    try:
-        for session in (dialer, acceptor):
-            await wait_done(session.runtime, session.ready)
-            session.check_open()
-    except BaseException:
-        dialer.abort("connecting the two sessions failed")
-        acceptor.abort("connecting the two sessions failed")
-        raise
-    return dialer, acceptor
+    return await pipe_maker(protocol, other, limits, timeouts, runtime=current_runtime)()

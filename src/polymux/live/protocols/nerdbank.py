@@ -12,7 +12,6 @@ from polymux.core.errors import (
     PolymuxError,
     SessionClosed,
     StreamAborted,
-    StreamEnded,
 )
 from polymux.core.events import Control, Event
 from polymux.core.frames import Frame
@@ -20,7 +19,7 @@ from polymux.core.limits import Timeouts
 from polymux.core.side import NEITHER_SIDE
 from polymux.core.streams import OPEN, StreamBuffers, StreamState
 from polymux.live.arguments import check_stream_window, encode_name
-from polymux.live.errors import copy_of
+from polymux.live.errors import PeerStoppedReading, copy_of
 from polymux.live.pending import pending
 from polymux.live.runtime import Runtime, wait_done
 from polymux.live.session.session import Session
@@ -233,7 +232,7 @@ class NerdbankSession(Session):
         if isinstance(event, Control) and event.kind == READING_COMPLETED and event.stream:
             stream = self.streams.get(event.stream)
             if stream is not None:
-                stream.set_send_error(StreamEnded(f"{stream}: the peer reads no more"))
+                stream.set_send_error(PeerStoppedReading(f"{stream}: the peer reads no more"))
         super()._handle_event(event)
 
     def _send_limit_notice(self, text: str) -> bool:

@@ -7,12 +7,15 @@ stream that was already handed to it goes back to the front of the queue.
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from polymux.core.errors import SessionClosed
 from polymux.live.runtime import Future
 from polymux.live.session.component import SessionComponent
 from polymux.live.session.interface import SessionInterface
 from polymux.live.streams.duplex import Stream
+
+S = TypeVar("S")
 
 
 class AcceptQueue(SessionComponent[SessionInterface]):
@@ -138,7 +141,7 @@ class AcceptQueue(SessionComponent[SessionInterface]):
         self.on_stream_removed = None
 
 
-class IncomingStreams:
+class IncomingStreams(Generic[S]):
     """Iterates over the streams a peer opens. It ends with the session, or raises if that failed.
 
     Args:
@@ -146,14 +149,14 @@ class IncomingStreams:
         failed: Returns whether the session failed.
     """
 
-    def __init__(self, accept: Callable[[], Awaitable[Stream]], failed: Callable[[], bool]) -> None:
+    def __init__(self, accept: Callable[[], Awaitable[S]], failed: Callable[[], bool]) -> None:
         self._accept = accept
         self._failed = failed
 
-    def __aiter__(self) -> "IncomingStreams":
+    def __aiter__(self) -> "IncomingStreams[S]":
         return self
 
-    async def __anext__(self) -> Stream:
+    async def __anext__(self) -> S:
         try:
             return await self._accept()
         except SessionClosed:

@@ -165,6 +165,8 @@ class Shutdown(SessionComponent[SessionInterface]):
         that the peer has ended.
         """
         resolve(self._peer_ended)
+        if self._all_sent is not None:  # what waits for credit cannot be sent any more
+            self.check_done()
         session = self.session
         transport = session.transport
         if self.io_stopped or transport is None or not transport.can_write_eof():

@@ -118,7 +118,11 @@ class Waiter:
                 return
         runtime.call_soon(wakeup, self, context=context)
 
-    # The part of asyncio.Future that a task uses
+    # The part of asyncio.Future that a task uses, and those that look at what it waits for
+
+    def done(self) -> bool:
+        """Whether the task that waits is about to be resumed."""
+        return self.state != WAITING
 
     def __await__(self) -> Generator[object, None, None]:
         self._asyncio_future_blocking = True

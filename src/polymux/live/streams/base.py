@@ -29,7 +29,7 @@ from mypy_extensions import mypyc_attr
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
 from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, StreamState
-from polymux.live.errors import copy_of, printable
+from polymux.live.errors import AlreadyReading, copy_of, printable
 from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
 from polymux.live.session.wakeups import IDLE, Waiter
@@ -147,6 +147,8 @@ class StreamBase:
         """End this side's half after the data that is queued."""
         if self.send_error is None:
             self.endpoint.end(self.state)
+            if self.waiting_senders:
+                self.wake_senders()
             if len(self.session.streams) == 1:  # no other stream to share the write with
                 self.socket_writer.flush()
             else:
@@ -211,7 +213,7 @@ class StreamBase:
         if reader is None:
             reader = self.read_waiter = Waiter(self.session.wakeup_queue)
         elif reader.state != IDLE:
-            raise RuntimeError(f"{self} is already being read by another task")
+            raise AlreadyReading(f"{self} is already being read by another task")
         return reader
 
     def _take_received(self) -> bytes:
@@ -384,6 +386,8 @@ def can_queue(stream: StreamBase) -> bool:
 def is_send_full(stream: StreamBase) -> bool:
     """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
     buffers = stream.buffers
+    if buffers.end_queued:
+        return False  # sending does not wait then, it raises
     if stream.endpoint.scheduler.lacks_room(buffers):
         return True
     own = stream.own_half

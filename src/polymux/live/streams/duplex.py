@@ -21,7 +21,7 @@ BytesLike = bytes | bytearray | memoryview
 NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, searches a memoryview without a copy
 MAX_SEPARATE_PARTS = 64  # more received parts are joined before they are searched
 
-__all__ = ["BytesLike", "Stream", "copied_bytes"]
+__all__ = ["BytesLike", "Stream", "copied_bytes", "receive_some"]
 
 
 class Stream(StreamBase):
@@ -448,3 +448,15 @@ class Stream(StreamBase):
             await self.close()
         else:
             self.abort()
+
+
+async def receive_some(stream: Stream, size: int) -> bytes:
+    """Return at most `size` bytes; wait if there are none. Empty at the end of the data.
+
+    If cancelled, nothing was taken. Raises like `Stream.receive`.
+    """
+    while not stream.has_unread:
+        if stream.check_eof():
+            return b""
+        await stream.wait_readable()
+    return stream.receive_nowait(size)

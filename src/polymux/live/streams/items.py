@@ -303,6 +303,7 @@ class ItemSender(ItemStream):
         amount = self._protocol.queued_items(self.endpoint.side, self.state) + after
         if amount != self.own_half.promised_limit:
             self._send_packet(stop_write(self.stream_id, amount))
+            self.wake_senders()
 
     def _check_items(self, data: bytes) -> int:
         """Return the number of items in `data`; raise if they can never be sent."""
@@ -350,9 +351,10 @@ class ItemSender(ItemStream):
 
     def send_would_block(self) -> bool:
         own = self.own_half
-        if self.send_error is not None or own.state != OPEN or own.promised_limit == 0:
+        waiting = self._queued_items()
+        if self.send_error is not None or own.state != OPEN or 0 <= own.promised_limit <= waiting:
             return False
-        if own.credit_granted - own.credit_spent <= self._queued_items():
+        if own.credit_granted - own.credit_spent <= waiting:
             return self.peer_half.state == OPEN
         return self._is_send_full()
 

@@ -1,7 +1,13 @@
 """A connection between two sessions in memory."""
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from polymux.core.limits import Limits, Timeouts
+from polymux.core.side import ACCEPTOR, DIALER
+from polymux.live.arguments import check_session_options
+from polymux.live.factory import session_factory
+from polymux.live.runtime import Runtime, wait_done
 from polymux.live.session.session import Session
 
 PIPE_HIGH_WATER_BYTES = 256 * 1024  # undelivered bytes above which writing is paused
@@ -140,3 +146,39 @@ def join_in_memory(dialer: Session, acceptor: Session) -> tuple[MemoryTransport,
     dialer.connection_made(near)
     acceptor.connection_made(far)
     return near, far
+
+
+def pipe_maker(
+    protocol: str,
+    other: str | None = None,
+    limits: Limits | None = None,
+    timeouts: Timeouts | None = None,
+    *,
+    runtime: Callable[[], Runtime],
+) -> Callable[[], Coroutine[Any, Any, tuple[Session, Session]]]:
+    """Check the arguments of `pipe` now, and return a coroutine function that makes the sessions.
+
+    Args:
+        runtime: Returns where the sessions run. It is called when they are made.
+        protocol, other, limits, timeouts: See `polymux.pipe`.
+    """
+    check_session_options(protocol, limits, timeouts)
+    make_dialer, make_acceptor = (
+        session_factory(text, side, limits, timeouts, 0.0, runtime=runtime)
+        for text, side in ((protocol, DIALER), (other or protocol, ACCEPTOR))
+    )
+
+    async def pipe() -> tuple[Session, Session]:
+        dialer, acceptor = make_dialer(), make_acceptor()
+        join_in_memory(dialer, acceptor)
+        try:
+            for session in (dialer, acceptor):
+                await wait_done(session.runtime, session.ready)
+                session.check_open()
+        except BaseException:
+            for session in (dialer, acceptor):
+                session.abort("connecting the two sessions failed")
+            raise
+        return dialer, acceptor
+
+    return pipe

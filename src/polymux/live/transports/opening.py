@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from polymux.core.errors import Unsupported
 from polymux.core.token_exchange import SharedToken
 from polymux.live.connecting import named_failures
 from polymux.live.session.session import Session
@@ -26,7 +27,7 @@ from polymux.live.urls import Address
 SECURE_SCHEMES = ("tls", "wss")
 
 
-async def open_transport(
+async def open_connection(
     runtime: SocketRuntime,
     address: Address,
     make: Callable[[], Session],
@@ -38,7 +39,12 @@ async def open_transport(
 
     Raises:
         Unreachable: Connecting failed.
+        Unsupported: The address is not that of a socket.
     """
+    if address.scheme in ("exec", "stdio"):
+        raise Unsupported(
+            f"{address}: child processes and standard streams need asyncio: use polymux.connect"
+        )
     with named_failures(address):
         sock = await connected_socket(runtime, address)
         if address.scheme in SECURE_SCHEMES:
