@@ -1,7 +1,8 @@
-"""Lakes of tables: one session of a million, what a query reads of captures, and runs of any size.
+"""Lakes: one session of a million, what a query reads, daily appends, runs of any size.
 
-`python -m bench.lake [PART...]` measures parts: lookup, filters, planner, commits; or all.
-POLYMUX_BENCH_SESSIONS changes the size of the lake of `lookup`, which is written without captures.
+`python -m bench.lake [PART...]` measures parts: lookup, filters, planner, commits, appends,
+connect; or all. POLYMUX_BENCH_SESSIONS changes the size of the lake of `lookup`, which is written
+without captures, POLYMUX_BENCH_DAY_BYTES that of a day of `appends`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from bench.harness import Bound, Figure, Floor, Line, Result, Times
+from bench.lake_runs import appends, connect
 from bench.pipeline_captures import Conversations
 from bench.pipeline_runs import time_call
 from bench.results import show
 
 from polymux.analysis.output.arrow_batches import SCHEMAS, make_array, make_batch
 from polymux.analysis.output.layout import TableLayout
-from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.capture.io.discovery import CaptureFile
@@ -59,6 +60,11 @@ FIRST_DAY_US = 1_762_128_000_000_000  # 2025-11-03
 DAY_US = 86_400_000_000
 LOOKUPS = 5
 
+COMMITTED_FILES = {
+    "parquet": (10_000, 100_000, 1_000_000),
+    "delta": (1_000, 10_000, 100_000),
+    "iceberg": (1_000, 10_000, 100_000),
+}
 FILES_OF_APPEND = 100
 
 FILTER_SESSIONS = 1000
@@ -77,15 +83,18 @@ def measure() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
         folder = Path(name)
         with spark_session("local[*]") as spark:
-            return [
-                *lookup(spark, folder), *filters(spark, folder), *planner(), *commits(folder),
+            lines = [
+                *lookup(spark, folder), *filters(spark, folder), *appends(spark, folder),
+                *planner(), *commits(folder),
             ]  # fmt: skip
+        return [*lines, *connect(folder)]
 
 
 def main(chosen: list[str]) -> None:
     parts: dict[str, Callable[[SparkSession, Path], list[Result]]] = {
         "lookup": lookup, "filters": filters, "planner": lambda spark, folder: planner(),
-        "commits": lambda spark, folder: commits(folder),
+        "commits": lambda spark, folder: commits(folder), "appends": appends,
+        "connect": lambda spark, folder: connect(folder),
     }  # fmt: skip
     lines: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
@@ -99,10 +108,9 @@ def main(chosen: list[str]) -> None:
 
 
 def lookup(spark: SparkSession, folder: Path) -> list[Result]:
-    """Look single sessions up in tables of 30 days, by DuckDB and by Spark."""
-    lake = folder / "lake"
+    """Look single sessions up in a lake of 30 days, by DuckDB and by Spark."""
     begun = time.perf_counter()
-    sessions = write_lake(lake)
+    sessions = write_lake(folder / "lake")
     spent = time.perf_counter() - begun
     chosen = Random(3).sample(sessions, LOOKUPS)
     lines: list[Result] = [
@@ -110,34 +118,48 @@ def lookup(spark: SparkSession, folder: Path) -> list[Result]:
                "M rows/s", higher_is_better=True),
     ]  # fmt: skip
     for table in ("frames", "sessions"):
-        paths = [str(path) for path in table_files(lake, table)]
+        paths = lake_files(folder / "lake", table)
         shares = [groups_read(paths, session) for session in chosen]
         bound = Bound("at most", 100 * MAX_GROUP_SHARE)
         name = f"one of {SESSIONS} sessions, {table}"
         lines.append(Figure(f"{name}: row groups", [100 * max(shares)], "%", [bound]))
-        lines += by_duckdb(name, lake / table, chosen)
-        lines += by_spark(spark, name, lake / table, chosen)
+        lines += by_duckdb(name, paths, chosen)
+        lines += by_spark(spark, name, paths, chosen)
     return lines
 
 
-def write_lake(lake: Path) -> list[str]:
-    """Write sessions and their frames for each day and task. Return the ids of the sessions."""
+def lake_files(folder: Path, table: str) -> list[str]:
+    """The paths of the files of a table in the newest version of a lake."""
+    lake = open_lake(str(folder))
+    version = lake.current()
+    assert version is not None
+    return lake.paths(version.files_of(table))
+
+
+def write_lake(folder: Path) -> list[str]:
+    """Write sessions and their frames, as the tasks of a run for each day would. Return the ids of
+    the sessions."""
     random = Random(1)
     layout = TableLayout(("date",))
+    lake = open_lake(str(folder))
     each = SESSIONS // (DAYS * TASKS_PER_DAY)
     written: list[str] = []
     for day in range(DAYS):
-        for task in range(TASKS_PER_DAY):
+        staging, added = lake.begin(), []
+        for _ in range(TASKS_PER_DAY):
             names = [f"{random.getrandbits(64):016x}" for _ in range(each)]
             written += names
-            with TableWriter(lake, f"part-{day}-{task}", layout) as tables:
-                for begin in range(0, each, 400):
-                    some = names[begin : begin + 400]
-                    started = FIRST_DAY_US + day * DAY_US + begin * 1_000_000
-                    for name in some:
-                        tables.add_session(name, started, "default")
-                    for table, batch in rows_of(some, started):
-                        tables.emit(table, batch)
+            with staging.output.folder() as place:
+                with TableWriter(place, layout=layout) as tables:
+                    for begin in range(0, each, 400):
+                        some = names[begin : begin + 400]
+                        started = FIRST_DAY_US + day * DAY_US + begin * 1_000_000
+                        for name in some:
+                            tables.add_session(name, started, "default")
+                        for table, batch in rows_of(some, started):
+                            tables.emit(table, batch)
+                added += staging.output.store(place)
+        lake.commit(staging, added=added)
     return written
 
 
@@ -203,7 +225,7 @@ def groups_read(paths: Sequence[str], session: str) -> float:
     return read / groups
 
 
-def by_duckdb(name: str, table: Path, sessions: Sequence[str]) -> list[Result]:
+def by_duckdb(name: str, paths: list[str], sessions: Sequence[str]) -> list[Result]:
     import duckdb
 
     times = []
@@ -212,7 +234,7 @@ def by_duckdb(name: str, table: Path, sessions: Sequence[str]) -> list[Result]:
             begun = time.perf_counter()
             found = database.execute(
                 "select * from read_parquet(?) where session_id = ?",
-                [f"{table}/*/*.parquet", session],
+                [paths, session],
             ).fetchall()
             times.append(time.perf_counter() - begun)
             assert found
@@ -220,9 +242,11 @@ def by_duckdb(name: str, table: Path, sessions: Sequence[str]) -> list[Result]:
     return [Figure(f"{name}: DuckDB", times, "s", [bound])]
 
 
-def by_spark(spark: SparkSession, name: str, table: Path, sessions: Sequence[str]) -> list[Result]:
+def by_spark(
+    spark: SparkSession, name: str, paths: list[str], sessions: Sequence[str]
+) -> list[Result]:
     times, shares = [], []
-    rows = spark.read.parquet(str(table))  # lists the files: once for many queries
+    rows = spark.read.parquet(*paths)  # looks at the files: once for many queries
     total = rows.count()
     for session in sessions:
         found = rows.where(rows.session_id == session)
@@ -326,24 +350,25 @@ def planner() -> list[Result]:
 
 
 def commits(folder: Path) -> list[Result]:
-    """Commits of 10^4 to 10^6 data files, and of a hundred more, to lakes of manifests."""
+    """Commits of up to 10^6 data files, and of a hundred more, to lakes of each format."""
     lines: list[Result] = []
-    seconds: list[float] = []
-    for files in PLANNED_FILES:
-        lake = open_lake(str(folder / f"commit-{files}"), "parquet")
-        first = commit_seconds(lake, data_files(files))
-        more = commit_seconds(lake, data_files(FILES_OF_APPEND, files))
-        version = lake.current()
-        assert version is not None
-        assert len(version.all_files()) == files + FILES_OF_APPEND
-        seconds.append(first / files)
-        lines += [
-            Figure(f"commit of {files} files: for each", [first / files * 1e6], "µs"),
-            Figure(f"commit of {FILES_OF_APPEND} files to {files}", [more], "s"),
-        ]
-    growth = seconds[-1] / seconds[-2]
-    lines.append(Figure("commit: time for each file, 10 times the files", [growth], "times",
-                        [Bound("linear", MAX_GROWTH)]))  # fmt: skip
+    for format, counts in COMMITTED_FILES.items():
+        seconds: list[float] = []
+        for files in counts:
+            lake = open_lake(str(folder / f"commit-{format}-{files}"), format)
+            first = commit_seconds(lake, data_files(files))
+            more = commit_seconds(lake, data_files(FILES_OF_APPEND, files))
+            version = lake.current()
+            assert version is not None
+            assert len(version.all_files()) == files + FILES_OF_APPEND
+            seconds.append(first / files)
+            lines += [
+                Figure(f"commit of {files} files, {format}: for each", [first / files * 1e6], "µs"),
+                Figure(f"commit of {FILES_OF_APPEND} files to {files}, {format}", [more], "s"),
+            ]
+        growth = seconds[-1] / seconds[-2]
+        name = f"commit, {format}: time for each file, 10 times the files"
+        lines.append(Figure(name, [growth], "times", [Bound("linear", MAX_GROWTH)]))
     return lines
 
 

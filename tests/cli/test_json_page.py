@@ -77,6 +77,7 @@ def test_the_page_has_the_keys_of_a_replay(run: Run, lossy: Callable[..., str]) 
 
 def test_the_page_has_a_section_for_every_command_that_prints_json(run: Run) -> None:
     sections = {line[11:] for line in PAGE.read_text().splitlines() if line[:11] == "## polymux "}
-    assert sections == {*HOW, "conform", "connect", "replay", "serve"}
+    lake = {f"lake {name}" for name in ("compact", "expire", "history", "vacuum")}
+    assert sections == {*HOW, *lake, "conform", "connect", "replay", "serve"}
     for command in sections:
-        assert "--json" in run(command, "--help").out
+        assert "--json" in run(*command.split(), "--help").out

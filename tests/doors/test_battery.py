@@ -371,3 +371,62 @@ def test_a_handler_that_raises_aborts_its_session_only(
                 stream.send(b"x")
                 assert stream.receive(timeout=20) == b"x"
     assert "on purpose" in caplog.text
+
+
+class FailingRecorder:
+    """Cannot record what is read."""
+
+    def begin(self, transport: Any) -> Any:
+        return transport
+
+    def read(self, data: bytes) -> None:
+        raise ZeroDivisionError("the recorder has a fault")
+
+    def ended(self) -> None:
+        pass
+
+    def closed(self, error: Exception | None) -> None:
+        pass
+
+
+def test_a_fault_in_the_middle_of_received_data_ends_the_session(door: Door) -> None:
+    with door.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        session = door.connect(server.url, protocol="mplex", recorder=lambda *_: FailingRecorder())
+        stream = session.open("name")
+        stream.send(b"x")
+        with pytest.raises(polymux.SessionClosed, match="the recorder has a fault"):
+            stream.receive(timeout=20)
+        session.wait_closed(timeout=20)
+
+
+def test_what_a_peer_says_at_once_before_it_goes_is_handled(door: Door, tmp_path: Path) -> None:
+    """All of it arrives with the last message of the TLS handshake."""
+    authority = Authority(tmp_path / "authority")
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(authority.cert, authority.key)
+    calling = ssl.create_default_context(cafile=authority.ca)
+    received: list[bytes] = []
+    handled = threading.Event()
+
+    def handle(session: Any) -> None:
+        received.append(session.accept(timeout=20).receive_all(timeout=20))
+        handled.set()
+
+    with door.serve(handle, "tls://127.0.0.1:0", protocol="mplex", tls=serving) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = calling.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    sock.sendall(outgoing.read())
+                    incoming.write(sock.recv(65536))
+            tls.write(b"\x00\x00\x02\x05hello\x04\x00")  # open, content, end
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.unwrap()
+            sock.sendall(outgoing.read())
+            sock.shutdown(socket.SHUT_WR)
+            assert handled.wait(20)
+    assert received == [b"hello"]

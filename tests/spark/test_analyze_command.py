@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,10 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
+from tests.command_runner import invoke
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.parquet import write_empty_tables
@@ -24,15 +24,11 @@ from polymux.core.errors import PolymuxError
 from polymux.report import write_report
 from polymux.spark.batch import pipeline
 from polymux.spark.batch.analyze_stage import StageResult
+from polymux.spark.lake.lake import open_lake
 from polymux.spark.runtime import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def invoke(command: click.Command, arguments: list[str]) -> Result:
-    """Run a command as the group does: click keeps the names of the help option in the command."""
-    return CliRunner().invoke(command, arguments, help_option_names=["-h", "--help"])
 
 
 @pytest.fixture
@@ -151,6 +147,46 @@ def test_the_report_is_that_of_the_captures_without_spark_which_the_command_ment
     page = tmp_path / "page.html"
     assert invoke(report, [capture, "-o", str(page)]).exit_code == 0
     assert page.read_bytes() == (tmp_path / "t" / "report.html").read_bytes()
+
+
+def test_the_command_adds_to_a_lake_and_follows_a_directory_into_it(
+    spark: "SparkSession", capture: str, tmp_path: Path
+) -> None:
+    inbox, lake = tmp_path / "inbox", tmp_path / "lake"
+    inbox.mkdir()
+    shutil.copy(capture, inbox / "one.pcapng")
+    asked = [str(inbox), "--out", str(lake), "--append"]
+    done = invoke(analyze, asked)
+    assert done.exit_code == 0, done.output
+    assert "1 capture read, 0 as before; 0 sessions replaced, 4 not over" in done.stdout
+    assert done.stdout.endswith("lake, version 1\n")
+    assert not (lake / "report.html").exists()
+    again = invoke(analyze, asked)
+    assert "nothing new: 1 capture as before" in again.stdout
+    record([inbox / "two.pcapng"], conversations(71, 3), port=50_000)
+    followed = invoke(analyze, [*asked, "--watch", "--available-now"])
+    assert followed.exit_code == 0, followed.output
+    assert "version 2: 1 capture read, 1 as before; 0 sessions replaced" in followed.stderr
+    now = open_lake(str(lake)).current()
+    assert now is not None
+    assert (now.number, sum(file.rows for file in now.files_of("sessions"))) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--format", "delta"], "give --append"),
+        (["--append", "--reprocess", "2026-11-03"], "--reprocess: with --watch"),
+        (["--append", "--idle-timeout", "9"], "--idle-timeout: not with a lake"),
+        (["--append", "--session-grace", "1"], "--session-grace: not with a lake"),
+    ],
+)
+def test_options_that_do_not_go_with_following_into_a_lake_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: list[str], words: str
+) -> None:
+    asked = [str(tmp_path), "--out", str(tmp_path / "lake"), "--watch", *extra]
+    assert words in refused(monkeypatch, *asked)
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: Path) -> None:

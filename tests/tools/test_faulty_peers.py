@@ -6,25 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.interpreted_source import run_interpreted
+
 SOME_RULES = (
     "mplex.bad-flag", "mplex.id-reused", "nerdbank.wrong-source", "nerdbank.window-exceeded",
     "omnistreams.credit-exceeded", "streamux.bad-bit-counts", "minmux.credit-exceeded",
     "minmux.limit-raised", "yamux.id-parity", "yamux.window-overflow",
 )  # fmt: skip
-
-
-def run_interpreted(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the source instead of the compiled package, whose rules cannot be removed."""
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-    )  # fmt: skip
 
 
 def test_faulty_peers_are_found_out_and_nothing_else_is_reported() -> None:

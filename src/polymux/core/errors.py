@@ -11,6 +11,8 @@ without it mypyc would not accept an instance of those where this class is expec
 
 from mypy_extensions import mypyc_attr
 
+from polymux.core.urls import without_credentials
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PolymuxError(Exception):
@@ -57,16 +59,16 @@ class CaptureError(PolymuxError):
 
     Args:
         message: what is wrong.
-        path: the file; "": not known.
+        path: the file; "": not known. A URL is named without what gives access to it.
         offset: the byte offset in the file; -1: not known.
     """
 
     def __init__(self, message: str, path: str = "", offset: int = -1) -> None:
         self.path = path
         self.offset = offset
-        place = path
+        place = without_credentials(path)
         if offset >= 0:
-            place = f"{path} at byte {offset}" if path else f"byte {offset}"
+            place = f"{place} at byte {offset}" if place else f"byte {offset}"
         super().__init__(f"{place}: {message}" if place else message)
 
 

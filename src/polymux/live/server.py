@@ -200,7 +200,7 @@ class Server:
         handler_called = False
         try:
             await wait_done(session.runtime, session.ready)
-            session.check_open()
+            check_begun(session)
             handler_called = True
             await self.handler(session)
         except PolymuxError as problem:
@@ -216,6 +216,17 @@ class Server:
                 session.abort("the handler failed")
         finally:
             await session.close()
+
+
+def check_begun(session: Session) -> None:
+    """Raise SessionClosed for a session that has nothing to handle.
+
+    A peer may have said everything by now, and have ended the session in good order: the streams
+    that it opened can still be accepted.
+    """
+    handshake_done = session.endpoint.protocol.handshake_done and session.preamble is None
+    if not handshake_done or session.failure is not None or session.shutdown.started:
+        session.check_open()
 
 
 async def close_quietly(session: Session) -> None:

@@ -4,6 +4,7 @@ For doors that have no futures and tasks of their own. All of it runs in one pla
 the runtime sees to; `runtime` says what a waitable is.
 """
 
+import threading
 from asyncio import CancelledError, InvalidStateError  # the exceptions only
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -168,12 +169,22 @@ class SteppedTask(PlainFuture[T]):
             self._finish(stop.value, None)
         except BaseException as raised:
             self._finish(None, raised)
+            if raised is not problem and is_interruption(raised):
+                raise  # it is for the thread that makes this step, whoever called the task
         else:
             waitable._asyncio_future_blocking = False
             self._waitable = waitable
             waitable.add_done_callback(self._on_woken, context=self._context)
         finally:
             runtime.running = before
+
+
+def is_interruption(problem: BaseException) -> bool:
+    """Whether a program was interrupted, which happens in its main thread."""
+    return (
+        isinstance(problem, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
 
 
 class SteppedTimeout:

@@ -8,6 +8,11 @@ leads when the leader has what it wanted. When none waits, a thread of the runti
 that peers are answered and timers run. It takes over a moment after the last caller: a caller that
 calls again soon does not have to displace it.
 
+A signal handler or a finalizer runs on top of a call of its thread, and may itself call a verb.
+While the call below waits, this works as everywhere, even if that call leads. While it works under
+the lock, the verb raises RuntimeError: a session is in the middle of something. Therefore calls
+that wait for the end of a session or a server, as main threads do, never lead.
+
 A client has a runtime of its own, and so has each server with all its sessions. A runtime begins
 with its first use and ends with its last connection, and its thread ends with it.
 """
@@ -37,7 +42,8 @@ log = logging.getLogger("polymux.aio")
 T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
-MAX_SELECT_SECONDS = 3600.0
+MAX_WAIT_SECONDS = 3600.0  # at a time: systems have bounds
+MIN_TIMERS_SWEPT = 64  # from so many on, cancelled ones are looked for
 RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
 
@@ -71,12 +77,26 @@ class ThreadTimer:
 
 
 class Parking:
-    """Where one thread waits, for its turn to lead or for its result."""
+    """Where one call waits, for its turn to lead or for its result.
 
-    __slots__ = ("event",)
+    Not an Event: a signal handler on top of `Event.wait` may find the lock of that one taken.
+    """
+
+    __slots__ = ("_gate", "thread")
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.thread = threading.get_ident()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a `wake` since the last time, or so long; without the runtime's lock."""
+        self._gate.acquire(timeout=seconds)
+
+    def wake(self) -> None:
+        """Let the thread look again; with the runtime's lock."""
+        if self._gate.locked():
+            self._gate.release()
 
 
 class ThreadRuntime:
@@ -94,10 +114,12 @@ class ThreadRuntime:
         self.poll_loop.spinning = True  # `_lead` polls: no callback has to
         self.running: SteppedTask[Any] | None = None
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second call of a thread fails, instead of waiting
+        self._busy = False  # the thread that has the lock is not waiting
         self._ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._timers: list[tuple[float, int, ThreadTimer]] = []
         self._timer_numbers = count()
+        self._sweep_at = MIN_TIMERS_SWEPT  # with so many timers, those that were cancelled go
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -108,12 +130,13 @@ class ThreadRuntime:
         self._leader: Parking | None = None
         self._selecting_until = 0.0  # while the leader waits for the sockets; else 0.0
         self._parked: deque[Parking] = deque()
+        self._idle: list[Parking] = []  # of calls that leave the work to the runtime's own thread
         self._led_at = 0.0  # when a caller last led
         self._users = 0  # connections and servers
         self._thread: threading.Thread | None = None
         self._standby = threading.Event()  # wakes the runtime's own thread
         self._asleep = False  # that thread waits without a timeout, because a caller leads
-        self._own = Parking()  # stands for that thread as the leader
+        self._own: Parking | None = None  # stands for that thread as the leader
         self._closed = False
         self._released = False
 
@@ -137,9 +160,17 @@ class ThreadRuntime:
     ) -> ThreadTimer:
         timer = ThreadTimer(when, callback, args)
         heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        if len(self._timers) >= self._sweep_at:
+            self._drop_cancelled_timers()
         if when < self._selecting_until:
             self._interrupt_select()
         return timer
+
+    def _drop_cancelled_timers(self) -> None:
+        """Forget the timers that were cancelled, such as those of requests with long timeouts."""
+        self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled]
+        heapq.heapify(self._timers)
+        self._sweep_at = max(MIN_TIMERS_SWEPT, 2 * len(self._timers))
 
     def create_future(self) -> PlainFuture[Any]:
         return PlainFuture(self)
@@ -242,45 +273,83 @@ class ThreadRuntime:
         """Call a function that does not wait, such as a method of a session."""
         self.check_process()
         with self._lock:
+            self._begin_work()
             try:
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._settle()
             finally:
-                self._settle()
+                self._busy = False
 
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def call(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        timeout: float | None = None,
+        *,
+        may_lead: bool = True,
+    ) -> T:
         """Run a coroutine, and wait until it has returned.
 
         Args:
             coroutine: A verb of a session or a stream of this runtime.
             timeout: Seconds; None: as long as it takes.
+            may_lead: Process what comes meanwhile; False: leave that to other threads.
 
         Raises:
             TimeoutError: It took longer; the coroutine was cancelled.
+            RuntimeError: This thread is within a call of this runtime that does not wait.
         """
+        task: SteppedTask[T] | None = None
         try:
             self.check_process()
-        except BaseException:
-            coroutine.close()
-            raise
-        deadline = None if timeout is None else monotonic() + timeout
-        with self._lock:
-            task: SteppedTask[T] = SteppedTask(self, coroutine)
-            task.begin()
-            self._settle()
-            if not task.done():
+            deadline = None if timeout is None else monotonic() + timeout
+            with self._lock:
+                self._begin_work()
                 try:
-                    self._wait(task, deadline)
-                    if not task.done():
-                        late = f"no result within {timeout:g} s, the call was cancelled"
-                        task.interrupt(TimeoutError(f"{late}; allow more with timeout=..."))
-                except BaseException as problem:  # KeyboardInterrupt
-                    task.interrupt(problem)
-                    self._settle()
-                    raise
-                self._settle()
-                if not task.done():  # it cleans up
-                    self._wait(task, None)
+                    task = SteppedTask(self, coroutine)
+                    self._complete(task, timeout, deadline, may_lead)
+                finally:
+                    self._busy = False
+        except BaseException:
+            if task is None:
+                coroutine.close()
+            raise
         return task.result()
+
+    def _complete(
+        self,
+        task: SteppedTask[Any],
+        timeout: float | None,
+        deadline: float | None,
+        may_lead: bool,
+    ) -> None:
+        """Run a task until it is done."""
+        task.begin()
+        self._settle()
+        if task.done():
+            return
+        try:
+            self._wait(task, deadline, may_lead)
+            if not task.done():
+                late = f"no result within {timeout:g} s, the call was cancelled"
+                task.interrupt(TimeoutError(f"{late}; allow more with timeout=..."))
+        except BaseException as problem:  # KeyboardInterrupt
+            task.interrupt(problem)
+            self._settle()
+            raise
+        self._settle()
+        if not task.done():  # it cleans up
+            self._wait(task, None, may_lead)
+
+    def _begin_work(self) -> None:
+        """The lock was taken: raise RuntimeError if this thread had it, and works under it."""
+        if self._busy:
+            raise RuntimeError(
+                f"{self.name} was called within a call of its own that does not wait, such as by a "
+                "signal handler, a finalizer or a log handler: make this call in another thread"
+            )
+        self._busy = True
 
     # Connections, and the runtime's own thread
 
@@ -302,30 +371,43 @@ class ThreadRuntime:
     def _run(self) -> None:
         """Lead while no caller does, until the last connection has ended."""
         with self._lock:
-            while not self._closed:
-                remaining = self._led_at + TAKE_OVER_SECONDS - monotonic()
-                if self._leader is None and remaining <= 0:
-                    self._leader = self._own
-                    try:
-                        self._lead(None, None)
-                    finally:
-                        self._leader = None
-                    if self._parked:
-                        self._parked.popleft().event.set()
-                    continue
-                self._standby.clear()
-                self._asleep = self._leader is not None
-                self._lock.release()
-                try:
-                    self._standby.wait(None if self._asleep else remaining)
-                finally:
-                    self._lock.acquire()
-                    self._asleep = False
-            self._release_if_unused()
+            self._busy = True
+            self._own = Parking()
+            try:
+                while not self._closed:
+                    self._lead_or_stand_by(self._own)
+                for parking in self._idle:
+                    parking.wake()  # they lead from now on
+                self._release_if_unused()
+            finally:
+                self._busy = False
+
+    def _lead_or_stand_by(self, own: Parking) -> None:
+        remaining = self._led_at + TAKE_OVER_SECONDS - monotonic()
+        if self._leader is None and (remaining <= 0 or self._idle):
+            self._leader = own
+            try:
+                self._lead(None, None)
+            finally:
+                self._leader = None
+            if self._parked:
+                self._parked.popleft().wake()
+            return
+        self._standby.clear()
+        self._asleep = self._leader is not None
+        try:
+            self._busy = False
+            self._lock.release()
+            self._standby.wait(None if self._asleep else remaining)
+        finally:
+            self._lock.acquire()
+            self._busy = True
+            self._asleep = False
 
     def _release_if_unused(self) -> None:
         """Close what the runtime holds, once the last connection has ended and no call waits."""
-        if not self._closed or self._released or self._leader is not None or self._parked:
+        waiting = self._leader is not None or self._parked or self._idle
+        if not self._closed or self._released or waiting:
             return
         self._settle()
         self._released = True
@@ -339,40 +421,77 @@ class ThreadRuntime:
         """Run what is ready; the lock is held."""
         ready = self._ready
         while ready:
-            callback, arguments = ready.popleft()
-            try:
-                callback(*arguments)
-            except Exception:
-                log.exception("%s: a callback failed", self.name)
+            self._run_logged(*ready.popleft())
 
-    def _wait(self, task: SteppedTask[Any], deadline: float | None) -> None:
+    def _run_logged(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        """Call something; an exception is logged."""
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("%s: a callback failed", self.name)
+
+    def _wait(self, task: SteppedTask[Any], deadline: float | None, may_lead: bool) -> None:
         """Wait until a task is done or the deadline has passed; the lock is released meanwhile."""
         parking = Parking()
-        task.add_done_callback(lambda _: parking.event.set())
-        while not task.done():
-            remaining = None if deadline is None else deadline - monotonic()
-            if remaining is not None and remaining <= 0:
-                break
-            if self._leader is None:
-                self._leader = parking
-                try:
-                    self._lead(task, deadline)
-                finally:
-                    self._leader = None
-            else:
-                self._parked.append(parking)
-                self._lock.release()
-                try:
-                    parking.event.wait(remaining)
-                finally:
-                    self._lock.acquire()
-                    if parking in self._parked:
-                        self._parked.remove(parking)
-                    parking.event.clear()
-        self._led_at = monotonic()
+        task.add_done_callback(lambda _: self._wake(parking))
+        below = [other for other in self._parked if other.thread == parking.thread]
+        for other in below:  # this call runs in a signal handler on top of theirs
+            self._parked.remove(other)
+        looked = False  # at the sockets: once at least, so that a timeout of 0 finds what came
+        try:
+            while not task.done():
+                remaining = MAX_WAIT_SECONDS
+                if deadline is not None:
+                    remaining = min(remaining, deadline - monotonic())
+                leader = self._leader
+                is_idle = not may_lead and not self._closed
+                leads = not is_idle and (leader is None or leader.thread == parking.thread)
+                if remaining <= 0 and (looked or not leads):
+                    break
+                if leads:
+                    looked = True
+                    self._leader = parking
+                    try:
+                        self._lead(task, deadline)
+                    finally:
+                        self._leader = leader
+                        if leader is not None:
+                            self._interrupt_select()  # its task may be done
+                else:
+                    self._park(self._idle if is_idle else self._parked, parking, remaining)
+        finally:  # after KeyboardInterrupt too: others wait for their turn
+            self._led_at = monotonic()
+            self._parked.extend(below)
+            self._pass_on()
+
+    def _park(
+        self, where: "deque[Parking] | list[Parking]", parking: Parking, seconds: float
+    ) -> None:
+        """Wait for the turn to lead, or for the end of the task."""
+        where.append(parking)
+        if where is self._idle:
+            self._pass_on()  # the runtime's own thread has to lead
+        try:
+            self._busy = False
+            self._lock.release()
+            parking.wait(seconds)
+        finally:
+            self._lock.acquire()
+            self._busy = True
+            if parking in where:
+                where.remove(parking)
+
+    def _wake(self, parking: Parking) -> None:
+        """Let a thread look whether its task is done: another thread may have ended it."""
+        parking.wake()
+        if parking is self._leader and self._selecting_until:
+            self._interrupt_select()
+
+    def _pass_on(self) -> None:
+        """Let the next thread lead, unless one does: a caller that waits, or the runtime's own."""
         if self._leader is None:
             if self._parked:
-                self._parked.popleft().event.set()
+                self._parked.popleft().wake()
             elif self._asleep:
                 self._asleep = False
                 self._standby.set()
@@ -389,7 +508,9 @@ class ThreadRuntime:
             while timers and timers[0][2].cancelled:
                 heapq.heappop(timers)
             now = monotonic()
-            until = now + MAX_SELECT_SECONDS if deadline is None else deadline
+            until = now + MAX_WAIT_SECONDS
+            if deadline is not None:
+                until = min(until, deadline)
             if timers:
                 until = min(until, timers[0][0])
             if poll_loop.active_pollers:
@@ -397,8 +518,9 @@ class ThreadRuntime:
                 poll_loop.spinning = True
                 until = now
             self._selecting_until = until
-            self._lock.release()
             try:
+                self._busy = False
+                self._lock.release()
                 if self._released:  # only handlers and timers are left to wait for
                     events = []
                     sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
@@ -406,15 +528,16 @@ class ThreadRuntime:
                     events = self._selector.select(max(0.0, until - now))
             finally:
                 self._lock.acquire()
+                self._busy = True
                 self._selecting_until = 0.0
             for key, mask in events:
                 self._dispatch(key.fd, mask)
             if timers:
                 now = monotonic()
                 while timers and timers[0][0] <= now:
-                    heapq.heappop(timers)[2].run()
+                    self._run_logged(heapq.heappop(timers)[2].run, ())
             self._settle()
-            if task is None and self._led_at + TAKE_OVER_SECONDS > monotonic():
+            if task is None and not self._idle and self._led_at + TAKE_OVER_SECONDS > monotonic():
                 return
             if deadline is not None and monotonic() >= deadline:
                 return
@@ -426,8 +549,4 @@ class ThreadRuntime:
                 key = self._selector.get_map().get(fd)
                 watching = None if key is None else key.data[which]
                 if watching is not None:
-                    callback, arguments = watching
-                    try:
-                        callback(*arguments)
-                    except Exception:
-                        log.exception("%s: a callback failed", self.name)
+                    self._run_logged(*watching)

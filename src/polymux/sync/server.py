@@ -53,7 +53,7 @@ class Server(Handle[LiveServer]):
 
     def wait_closed(self, *, timeout: float | None = None) -> None:
         """Wait until the server is closed."""
-        self.runtime.call(self.live.wait_closed(), timeout)
+        self.runtime.call(self.live.wait_closed(), timeout, may_lead=False)
 
     def __enter__(self) -> "Server":
         return self

@@ -108,7 +108,7 @@ class Session(Handle[plain.Session]):
 
     def wait_closed(self, *, timeout: float | None = None) -> None:
         """Wait until the connection is gone, whichever side ends it."""
-        self.runtime.call(self.live.wait_closed(), timeout)
+        self.runtime.call(self.live.wait_closed(), timeout, may_lead=False)
 
     def abort(self, reason: str = "this side aborted the session") -> None:
         """End the connection at once; queued data is not sent."""
@@ -134,7 +134,8 @@ class Session(Handle[plain.Session]):
         async def handle(stream: duplex.Stream) -> None:
             await in_thread(runtime, handler, blocking_stream(runtime, stream))
 
-        runtime.call(self.live.serve_streams(handle, max_concurrent=max_concurrent), timeout)
+        serving = self.live.serve_streams(handle, max_concurrent=max_concurrent)
+        runtime.call(serving, timeout, may_lead=False)
 
     def __enter__(self: Self) -> Self:
         return self

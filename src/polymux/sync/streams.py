@@ -150,8 +150,16 @@ class Stream(Handle[duplex.Stream]):
 
         Returns:
             The number of bytes; 0 at the end of the data.
+
+        Raises:
+            TypeError: The buffer cannot be written. Nothing was taken.
+            ValueError: `nbytes` is negative.
         """
         view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise TypeError(f"recv_into fills a buffer, and {type(buffer).__name__} is read-only")
+        if nbytes < 0:
+            raise ValueError(f"recv_into reads 0 (what there is room for) or more, not {nbytes}")
         size = min(nbytes or len(view), len(view))
         return self.runtime.call(receive_into(self.live, view[:size]), timeout)
 

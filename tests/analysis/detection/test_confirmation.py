@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,13 @@ from polymux.analysis.detection.signatures import SIGNATURES
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_batches
 from polymux.analysis.session.analyzer import analyze_session
-from polymux.capture import PcapngWriter, TcpConnectionWriter, TcpSession, read_sessions
+from polymux.capture import (
+    PcapngWriter,
+    TcpConnectionWriter,
+    TcpSession,
+    hint_comment,
+    read_sessions,
+)
 from polymux.testing.simulator import Simulation
 
 Pieces = list[tuple[int, bytes]]
@@ -68,13 +75,32 @@ def talks() -> list[Pieces]:
     return found
 
 
-def write(path: Path, every: list[Pieces], acceptors: int = 1) -> str:
-    """A capture of these connections, one after another, with few acceptors."""
+def beginning(pieces: Pieces, size: int = 2000) -> Pieces:
+    """The first bytes of a conversation: long content, taken for frames, is a million of them."""
+    found: Pieces = []
+    for side, data in pieces:
+        found.append((side, data[:size]))
+        size -= len(found[-1][1])
+    return [(side, data) for side, data in found if data]
+
+
+def write(
+    path: Path,
+    every: list[Pieces],
+    acceptors: int = 1,
+    noted: Callable[[int], str] = lambda number: "",
+) -> str:
+    """A capture of these connections, one after another, with few acceptors.
+
+    `noted` says which protocol the capture notes for each.
+    """
     with PcapngWriter(str(path), sync="none") as writer:
         for number, pieces in enumerate(every):
             at = START + number * 1000 * MS
             ends = (("192.0.2.1", 10_000 + number), (ACCEPTOR[0], ACCEPTOR[1] + number % acceptors))
-            connection = TcpConnectionWriter(writer, *ends, at)
+            protocol = noted(number)
+            comment = hint_comment(protocol) if protocol else ""
+            connection = TcpConnectionWriter(writer, *ends, at, comment=comment)
             for side, data in pieces:
                 at += MS
                 connection.data(side, data, at)
@@ -113,7 +139,7 @@ def test_what_was_spoken_before_changes_no_row(acceptors: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("named", ["mplex", "nerdbank", "omnistreams", "yamux", "streamux"])
 def test_nor_does_it_where_the_protocol_is_named(named: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "talks.pcapng", talks()[::3])
+    path = write(tmp_path / "talks.pcapng", list(map(beginning, talks()[::3])))
     options = AnalysisOptions(named)
     alone = digests(analysed(path, options, remembering=False))
     assert digests(analysed(path, options)) == alone
@@ -184,3 +210,13 @@ def test_a_prefix_refutes_only_samples_that_break_a_rule(
     assert refuter.refutes(whose, first) == refuted
     if refuted:
         assert try_protocol(tried, sample).fit < 1
+
+
+def test_what_captures_note_fills_no_memory(tmp_path: Path) -> None:
+    talk = simulated("nerdbank:version=3", 1, 20)
+    noted = [f"nerdbank:window={window}" for window in range(1000, 1100) for _ in range(2)]
+    path = write(tmp_path / "talks.pcapng", [talk] * len(noted), 1, noted.__getitem__)
+    found = analysed(path, AnalysisOptions())
+    assert {each.protocol for each in found.sessions} == {"nerdbank"}
+    kept = sum(isinstance(each, PrefixRefuter) for each in gc.get_objects())
+    assert 0 < kept <= 64

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -129,15 +130,22 @@ def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> 
     gc.disable()
     try:
         with FilePool() as files:
-            (session,) = sessions_of(index_file(path).rows, files.reader)
+            held = []
+
+            def open_reader(path: str) -> Callable[[int, int], bytes]:
+                reader = partial(files.reader(path))
+                held.append(weakref.ref(reader))  # the session itself has no weak references
+                return reader
+
+            (session,) = sessions_of(index_file(path).rows, open_reader)
             os.truncate(path, 1000)
             assert (
                 "shrank"
                 in analyze_session(session, AnalysisOptions(), lambda table, batch: None).read_error
             )
-            kept = weakref.ref(session)
+            assert held[0]() is not None
             del session
-            assert kept() is None
+            assert [reader() for reader in held] == [None] * len(held)
     finally:
         gc.enable()
 

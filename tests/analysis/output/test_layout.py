@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import duckdb
@@ -16,7 +17,7 @@ import polymux
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output import parquet
 from polymux.analysis.output.arrow_batches import make_batch
-from polymux.analysis.output.layout import BadLayout, TableLayout
+from polymux.analysis.output.layout import BadLayout, TableLayout, partition_values
 from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import TableWriter, merge_files, read_table
 from polymux.analysis.output.sorted_rows import SortedRows
@@ -165,6 +166,27 @@ def test_rows_are_in_the_folder_of_the_day_and_sensor_of_their_session(tmp_path:
         ("d" * 16, "2025-11-02", "default", 3),
     ]
     assert read_table(tmp_path, "timeline").num_rows == 12
+
+
+@pytest.mark.parametrize(
+    ("sensor", "folder"),
+    [
+        ("Büro 2", "sensor=Büro 2"),  # Spark reads the escapes of ASCII only
+        ("100%", "sensor=100%25"),
+        ("=" * 200, f"sensor={'%3D' * 50}~[0-9a-f]{{16}}"),
+        ("é" * 130, f"sensor={'é' * 50}~[0-9a-f]{{16}}"),
+    ],
+)
+def test_any_sensor_has_a_folder(sensor: str, folder: str, tmp_path: Path) -> None:
+    with TableWriter(tmp_path, "part-1", TableLayout(("date", "sensor"))) as tables:
+        tables.add_session("a" * 16, NOON, sensor)
+        tables.emit("timeline", timeline([("a" * 16, 1)]))
+    (found,) = (file.path.parent.name for file in tables.files)
+    assert re.fullmatch(folder, found)
+    shown = duckdb.execute(
+        "select sensor from read_parquet(?, hive_partitioning = true)", [str(tables.files[0].path)]
+    ).fetchone()
+    assert shown == (partition_values(found)["sensor"],)
 
 
 def test_partitions_that_are_not_known_are_refused() -> None:

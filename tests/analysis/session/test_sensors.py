@@ -249,5 +249,27 @@ def test_a_sensor_that_cannot_be_used_is_refused(name: str, pattern: str, messag
         SensorNaming(name, pattern)
 
 
+def test_the_options_and_escapes_of_a_url_are_no_part_of_the_path_of_a_sensor() -> None:
+    naming = SensorNaming(pattern="captures/{sensor}/*.pcap")
+    url = "s3://bucket/captures/web%201/a.pcap?region=eu-west-1&endpoint_override=a%2Fb"
+    assert naming.sensor_of(url, "") == "web 1"
+    assert naming.sensor_of("/captures/web%201/a.pcap", "") == "web%201"
+
+
 def test_this_host_has_a_usable_name() -> None:
     assert SensorNaming(local_sensor()).sensor_of("x", "") == local_sensor()
+
+
+def test_a_name_without_end_is_cut_and_stays_one_of_its_own(tmp_path: Path) -> None:
+    """A capture may name its sensor at length, and the name is in the key of every flow."""
+    record = conversation(1)
+    names = ["s" * 1000 + "1", "s" * 1000 + "2", "é" * 150, "é" * 100]
+    sensors = []
+    for number, name in enumerate(names):
+        path = recorded(tmp_path / f"{number}.pcapng", record, 0, sensor_comment(name))
+        with read_sessions([path]) as reading:
+            sensors += [session.sensor for session in reading]
+    assert all(len(sensor.encode()) <= 200 for sensor in sensors)
+    assert [len(sensor) for sensor in sensors[:3]] == [200, 200, 108]
+    assert sensors[3] == names[3]
+    assert len(set(sensors)) == 4

@@ -13,7 +13,7 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import BOB, MS, START, End
 
 from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
-from polymux.capture.io.read_ahead import NOT_STARTED, ReadAhead, ReadCoalescer
+from polymux.capture.io.read_ahead import NOT_STARTED, ReadAhead, ReadCoalescer, interleave
 from polymux.capture.io.read_coalescing import PayloadRequest
 from polymux.capture.io.sources import PlainSource
 from polymux.capture.tcp.reassembly import TcpEvents
@@ -211,7 +211,9 @@ def test_when_a_file_shrinks_each_flow_reads_as_far_as_it_reaches(
     assert shared.pending == []
 
 
-def test_nothing_is_read_ahead_for_a_closed_flow(write: Callable[..., str]) -> None:
+def test_nothing_is_read_ahead_for_a_flow_that_is_read_no_further(
+    write: Callable[..., str],
+) -> None:
     path = write(build.pcapng(interleaved(4)))
     shared = ReadCoalescer()
     companion = ReadAhead(shared)
@@ -223,11 +225,44 @@ def test_nothing_is_read_ahead_for_a_closed_flow(write: Callable[..., str]) -> N
         assert companion.next_timestamp == session.started_at + 3 * MS  # its first bytes
         batches = session.batches(500)
         assert next(batches).data
+        (request,) = shared.pending
+        (again,) = sessions_of(rows, files.reader, read_ahead=companion)
+        assert again.prefetch(500)  # as the next session of a flow does
+        assert request not in shared.pending
         assert len(shared.pending) == 1
-        del batches
+        companion.withdraw()
         assert shared.pending == []
+        companion.withdraw()
+        assert next(batches).data  # it can be read, by itself
         (other,) = sessions_of(rows, files.reader)
         assert not other.prefetch()
+
+
+def test_what_a_flow_requested_is_withdrawn_when_it_ends_early(write: Callable[..., str]) -> None:
+    path = write(build.pcapng(interleaved(4)))
+    waiting = []
+
+    class Flow:
+        held_bytes = 1
+
+        def __init__(self, rows: list[FlowRefs], batches: int) -> None:
+            self.rows = rows
+            self.batches = batches
+
+    def steps(flow: Flow, companion: ReadAhead) -> Iterator[int]:
+        (session,) = sessions_of(flow.rows, files.reader, read_ahead=companion)
+        assert session.prefetch(500)
+        yield 0
+        for batch in itertools.islice(session.batches(500), flow.batches):
+            waiting.append(companion.pending_requests)
+            yield len(batch.data)
+
+    first, second = list(flows_of([path]).values())[:2]
+    with FilePool() as files:
+        sizes = list(interleave([Flow(first, 1), Flow(second, 10_000)], steps))
+    assert sum(sizes) > 2000
+    assert max(waiting) == 2  # its own, and that of the other
+    assert waiting[-2] == 1  # the other has ended early
 
 
 def test_a_request_that_begins_in_the_second_half_is_not_read_along() -> None:

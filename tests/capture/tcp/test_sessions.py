@@ -337,3 +337,20 @@ def test_a_session_is_the_same_from_the_references_of_its_packets_alone(seed: in
         for session in whole:
             (again,) = sessions_of(session.packet_rows(), pool.reader)
             assert facts(again) == facts(session)
+
+
+def test_the_order_of_packets_of_the_same_instant_does_not_depend_on_earlier_connections(
+    tmp_path: Path,
+) -> None:
+    before = build.talk((0, b"before"))
+    later = build.talk((0, b"later"), isn=(5 << 28, 9 << 28), start=START + HOUR)
+    later[1].at = later[0].at
+    files = {"a.pcapng": later[1::2], "b.pcapng": [*before, *later[0::2]]}
+    for name, packets in files.items():
+        (tmp_path / name).write_bytes(build.pcapng(packets))
+    rows = [row for name in files for row in index_file(str(tmp_path / name)).rows]
+    with FilePool() as pool:
+        _, session = sessions_of(rows, pool.reader)
+        (again,) = sessions_of(session.packet_rows(), pool.reader)
+        assert again.captures == session.captures == [str(tmp_path / name) for name in files]
+        assert facts(again) == facts(session)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.spark.lake.lake_runs import append
 
 from polymux.analysis.output.manifest import MANIFEST_NAME, read_manifest, table_files
 from polymux.analysis.output.parquet import write_empty_tables
@@ -22,6 +23,7 @@ from polymux.core.errors import PolymuxError, UnreadableInput, UnwritableOutput
 from polymux.spark.batch import output_lock
 from polymux.spark.batch.atomic_output import StagedOutput, check_output
 from polymux.spark.batch.output_lock import LOCK_NAME, LockOwner, OutputBusy, OutputLock, read_lock
+from polymux.spark.lake.lake import open_lake
 
 STEPS = ("rename", "replace", "symlink", "unlink", "rmdir", "mkdir", "link")
 SPOKEN_FOR = ("sessions", "frames")
@@ -228,6 +230,14 @@ def test_a_folder_of_tables_with_a_file_of_others_in_it_is_refused(tmp_path: Pat
     with pytest.raises(PolymuxError, match=r"something other than polymux tables \(frames/mine"):
         StagedOutput(str(out))
     assert (out / "frames" / "mine.csv").read_text() == "mine"
+
+
+def test_a_lake_is_refused_because_its_tables_would_be_replaced(tmp_path: Path) -> None:
+    append(open_lake(str(tmp_path / "lake")), 1, ["2026-11-01"])
+    files = sorted(path for path in (tmp_path / "lake").rglob("*") if path.is_file())
+    with pytest.raises(PolymuxError, match=r"is a lake.*--append"):
+        StagedOutput(str(tmp_path / "lake"))
+    assert sorted(path for path in (tmp_path / "lake").rglob("*") if path.is_file()) == files
 
 
 def test_two_runs_with_one_output_refuse_each_other_and_the_first_goes_on(tmp_path: Path) -> None:

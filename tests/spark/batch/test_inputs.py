@@ -15,7 +15,7 @@ from tests.spark.random_captures import conversations, record, without_spark
 from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.capture import CaptureLimits
-from polymux.capture.io import file_pool, remote
+from polymux.capture.io import discovery, file_pool, remote
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.remote import RemoteSource, open_capture
@@ -50,6 +50,16 @@ def test_a_str_or_a_path_is_one_input(folder: Path) -> None:
     one = folder / "plain" / "1.pcapng"
     for path in (one, str(one), [one], (str(one),)):
         assert [capture.path for capture in find_inputs(path)] == [str(one)]
+
+
+def test_a_capture_that_is_removed_while_its_directory_is_listed_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(paths: list[str]) -> list[str]:
+        return [str(folder / "plain" / name) for name in ("0.pcapng", "removed.pcapng")]
+
+    monkeypatch.setattr(discovery, "find_captures", find)
+    assert names([str(folder / "plain")]) == ["0.pcapng"]
 
 
 def test_analyze_takes_one_path_as_text_or_as_a_path(

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 import zstandard
@@ -13,7 +14,7 @@ from tests.spark.object_store import ObjectStore
 from tests.spark.random_captures import conversations, record, without_spark
 
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.capture import CaptureLimits
+from polymux.capture import CaptureLimits, index_file
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.sources import LostInput
 from polymux.core.errors import CaptureUnavailable
@@ -22,7 +23,7 @@ from polymux.spark.batch.analyze_stage import (
     StageResult,
     plan_analyze_tasks,
 )
-from polymux.spark.batch.index_stage import index_task, plan_index_tasks
+from polymux.spark.batch.index_stage import index_task, plan_index_tasks, summaries_of
 from polymux.spark.batch.pipeline import analyze
 from polymux.spark.batch.reference_shuffle import IndexResult, IndexTotals
 
@@ -85,6 +86,23 @@ def test_a_capture_is_fetched_and_decompressed_once_whatever_the_number_of_tasks
         assert store.sent_bytes <= expected * 1.05
         assert totals.read_bytes + done.read_bytes <= expected * 1.05
     assert counts[0] == 1 < counts[1] < counts[2]
+
+
+def test_captures_are_read_whatever_signs_their_names_have(
+    store: ObjectStore, material: Path, tmp_path: Path
+) -> None:
+    names = ("a%41.pcapng", "aA.pcapng", "d=1/é b#c?d=e.pcapng")
+    for number, name in enumerate(names):
+        store.put(f"odd/{name}", material / NAMES[number])
+    (tmp_path / "t").mkdir()
+    totals = IndexTotals()
+    for spans in plan_index_tasks(find_inputs([store.url("odd")]), 1):
+        totals.add(IndexResult.unpack(index_task(str(tmp_path / "t"), CaptureLimits())(spans)))
+    found = {unquote(summary.file): summary for summary in summaries_of(totals)}
+    for number, name in enumerate(names):
+        (file,) = (file for file in found if f"/{name}?" in f"{file}?")
+        expected = index_file(str(material / NAMES[number])).summary
+        assert (found[file].status, found[file].bytes) == ("whole", expected.bytes)
 
 
 def test_without_room_for_copies_the_captures_are_read_again(

@@ -1,22 +1,29 @@
-"""Captures of several days and sensors: sessions over midnight, reused ports, missing ends."""
+"""Captures of several days and sensors: sessions over midnight, reused ports, missing ends.
+
+With POLYMUX_SOAK rows are compared by a hash of each: there are millions.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 
-from polymux.analysis.output.parquet import read_table
+from polymux.analysis.output.parquet import read_batches
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import PcapngWriter, TcpConnectionWriter
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.spark.lake.lake import open_lake
 from polymux.testing.simulator import Simulation
 
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAY = 86_400 * 1_000_000_000
 FIRST_DAY = 1_794_009_600_000_000_000 // DAY * DAY  # 2026-11-07
 PROTOCOLS = ("mplex", "yamux", "nerdbank:version=2", "streamux")
@@ -46,25 +53,33 @@ class Switch:
         self.writer.burst(burst)
 
 
-def talks(seed: int, days: int, count: int, steps: int = 60) -> list[Talk]:
-    """Conversations spread over the days; every fifth goes on for hours or days."""
+@cache
+def said(protocol: str, seed: int, steps: int) -> list[tuple[int, bytes, int]]:
+    """What the sides of a simulated connection write."""
+    world = Simulation(protocol, seed)
+    world.run(steps)
+    return world.record
+
+
+def talks(seed: int, days: int, count: int, steps: int = 60, kinds: int = 1 << 30) -> list[Talk]:
+    """Conversations spread over the days; every fifth goes on for hours or days.
+
+    Of each protocol there are `kinds` different ones at most.
+    """
     rng = Random(seed)
     made = []
     free: dict[tuple[str, int], int] = {}  # since when a port of a sensor is
     for number in sorted(rng.random() for _ in range(count)):
         begin = FIRST_DAY + int(number * days * DAY)
         protocol = rng.choice(PROTOCOLS)
-        world = Simulation(protocol, rng.randrange(1 << 30))
-        world.run(steps)
-        length = max((at for _, _, at in world.record), default=0) or 1
+        spoken = said(protocol, rng.randrange(kinds), steps)
+        length = max((at for _, _, at in spoken), default=0) or 1
         wanted = (
             rng.randrange(DAY // 4, 2 * DAY) if rng.random() < 0.2 else rng.randrange(1, DAY // 50)
         )
         sensor = rng.choice(SENSORS)
         port = next(p for p in range(40_000, 60_000) if free.get((sensor, p), 0) < begin)
-        record = [
-            (side, data, begin + 1000 + at * wanted // length) for side, data, at in world.record
-        ]
+        record = [(side, data, begin + 1000 + at * wanted // length) for side, data, at in spoken]
         ending = rng.choice(("fin", "fin", "fin", "rst", ""))
         free[sensor, port] = begin + wanted + (DAY // 1000 if ending else 3 * DAY)
         made.append(Talk(sensor, port, protocol, [(-1, b"", begin), *record], ending))
@@ -82,7 +97,7 @@ def write_days(folder: Path, found: list[Talk], days: int, per_day: int = 2) -> 
         for part in range(days * per_day):
             until = FIRST_DAY + (part + 1) * DAY // per_day
             path = folder / sensor / f"{part // per_day:02}-{part % per_day}.pcapng"
-            with PcapngWriter(str(path)) as writer:
+            with PcapngWriter(str(path), sync="none") as writer:
                 sink.writer = writer
                 sink.comment_epoch += 1
                 while events and events[0][0] < until:
@@ -124,25 +139,24 @@ def deliver(paths: Iterable[Path], made: Path, captures: Path) -> None:
 
 
 def rows_of_lake(url: str | Path) -> dict[str, list[str]]:
-    """All rows of each table of a lake, as text, sorted."""
+    """All rows of each table of a lake, as texts, sorted."""
     lake = open_lake(str(url))
     version = lake.current()
     assert version is not None
-    return {
-        table: _texts(pa.Table.from_batches(list(lake.batches(version.files_of(table))), None))
-        if version.files_of(table)
-        else []
-        for table in TABLES
-    }
+    return {table: texts(lake.batches(version.files_of(table))) for table in TABLES}
 
 
 def rows_of_tables(folder: str | Path) -> dict[str, list[str]]:
     """The same of the tables of one analysis."""
-    return {table: _texts(read_table(folder, table)) for table in TABLES}
+    return {table: texts(read_batches(folder, table)) for table in TABLES}
 
 
-def _texts(table: pa.Table) -> list[str]:
-    return sorted(repr(row) for row in table.to_pylist())
+def texts(batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """Rows as texts, sorted."""
+    rows = (repr(row) for batch in batches for row in batch.to_pylist())
+    if SOAK:
+        rows = (hashlib.sha256(row.encode()).hexdigest()[:16] for row in rows)
+    return sorted(rows)
 
 
 def differences(one: dict[str, list[str]], other: dict[str, list[str]]) -> dict[str, object]:

@@ -1,18 +1,22 @@
 """Captures added to a lake day by day: the rows of one analysis of all of them.
 
-With POLYMUX_SOAK 30 days with many sessions.
+With POLYMUX_SOAK 30 days of about 100 MB each, which takes half an hour with compiled modules.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
+from tests.capture import capture_builder as build
 from tests.spark.incremental.daily_captures import (
     FIRST_DAY,
     deliver,
@@ -28,12 +32,15 @@ from polymux.core.errors import PolymuxError
 from polymux.spark import Analysis, LakeOptions, analyze
 from polymux.spark.incremental.append import MissingCaptures
 from polymux.spark.incremental.ledger import ChangedCaptures, OtherSettings
+from polymux.spark.lake.lake import open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
-DAYS, TALKS = (30, 600) if SOAK else (4, 24)
+HOUR = 3600 * 1_000_000_000
+DAYS, TALKS, STEPS = (30, 2400, 4000) if SOAK else (4, 24, 60)
+KINDS = 50  # of conversations in each protocol, in the soak
 # With it, packets of a session that is over lie in the second half of the first day, which is late.
 LATE_SEED = 8
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
@@ -58,7 +65,8 @@ def test_daily_appends_have_the_rows_of_one_analysis_of_everything(
 ) -> None:
     rng = Random(3)
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
-    of_days = write_days(made, talks(LATE_SEED, DAYS, TALKS), DAYS)
+    kinds = KINDS if SOAK else 1 << 30
+    of_days = write_days(made, talks(LATE_SEED, DAYS, TALKS, STEPS, kinds), DAYS)
     late, grown, wrong = of_days[0][1], of_days[1][0], of_days[1][3]
     replaced = 0
     for number, paths in enumerate(of_days):
@@ -125,6 +133,68 @@ def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
     with pytest.raises(MissingCaptures, match="late packets"):
         append(spark, captures, lake)
     assert rows_of_lake(lake) == before
+
+
+def test_each_file_says_which_run_and_which_options_made_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    for paths in write_days(made, talks(5, 2, 4), 2):
+        deliver(paths, made, captures)
+        analyze(spark, captures, lake, sensors=SENSORS, append=True)
+    opened = open_lake(str(lake))
+    version = opened.current()
+    assert version is not None
+    runs = {each.run: each for each in opened.history()}
+    assert len({file.run for file in version.all_files()}) == 2
+    for file in version.all_files():
+        told = pq.read_metadata(lake / file.path).metadata
+        assert told[b"polymux.run"].decode() == file.run
+        assert told[b"polymux.version"].decode() == runs[file.run].polymux_version
+        assert json.loads(told[b"polymux.options"])["sensor_from"] == SENSORS.pattern
+        assert runs[file.run].options["sensor-from"] == SENSORS.pattern
+
+
+def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    first, second = write_days(made, talks(5, 2, 12), 2)
+    captures.mkdir()
+    shutil.copy(max(first, key=os.path.getsize), captures / "day[1].pcapng")
+    append(spark, captures, lake)
+    before = rows_of_lake(lake)
+    (captures / "day[1].pcapng").unlink()
+    shutil.copy(second[0], captures / "day1.pcapng")
+    with pytest.raises(MissingCaptures, match=r"day\[1\]\.pcapng: gone"):
+        append(spark, captures, lake, day(0))
+    assert rows_of_lake(lake) == before
+
+
+def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    first = build.talk(*lines)
+    second = build.talk(*lines, start=build.START + HOUR, isn=(1 << 28, 2 << 28))
+    ends = (build.End("192.0.2.7", 40_000), build.BOB)
+    repeated = replace(second[3], at=second[3].at + 10)
+    files = {
+        "a.pcap": first,
+        "b.pcap": [*first, *second],  # names the second only: the first is in a.pcap
+        "c.pcap": build.talk(*lines, start=build.START + 2 * HOUR, ends=ends),
+    }
+    for name, packets in files.items():
+        (captures / name).write_bytes(build.pcap(packets, nano=True))
+    append(spark, captures, lake)
+    (captures / "late.pcap").write_bytes(build.pcap([repeated], nano=True))
+    done = append(spark, captures, lake)
+    assert done.lake is not None
+    assert done.lake.replaced == 2
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(

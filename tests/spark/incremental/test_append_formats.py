@@ -1,33 +1,58 @@
-"""Daily appends to lakes of Delta and Iceberg tables on an object store (moto, on loopback)."""
+"""Daily appends to lakes of Delta and Iceberg tables on an object store (moto, on loopback).
+
+With POLYMUX_SOAK ten days of about 10 MB each.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.incremental.daily_captures import (
+    DAY,
+    FIRST_DAY,
     deliver,
     differences,
     rows_of_lake,
     rows_of_tables,
     talks,
+    texts,
     write_days,
 )
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
+from tests.spark.lake.test_formats import read_as_format
+from tests.spark.object_store import ObjectStore
 
+from polymux.analysis.schema.tables import TABLES
+from polymux.capture import SensorNaming
 from polymux.spark import LakeOptions, analyze
+from polymux.spark.lake.lake import open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
+DAYS, TALKS, STEPS = (10, 80, 4000) if SOAK else (2, 6, 60)
+KINDS = 50  # of conversations in each protocol, in the soak
+pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStoreProcess]:
     with object_store_process() as found:
         yield found
+
+
+@pytest.fixture
+def captures() -> Iterator[ObjectStore]:
+    found = ObjectStore()
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
@@ -39,20 +64,76 @@ def test_daily_appends_to_an_object_store_have_the_rows_of_one_analysis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    made, captures, lake = tmp_path / "made", tmp_path / "captures", store.lake(f"lake-{format}")
-    (first, second) = write_days(made, talks(6, 2, 6), 2)
-    deliver(first, made, captures)
-    before = analyze(spark, captures, lake, lake=LakeOptions(format))
-    shutil.rmtree(captures)
-    deliver(second, made, captures)
-    after = analyze(spark, captures, lake, append=True)
-    assert before.lake is not None
-    assert after.lake is not None
-    assert (before.lake.version, after.lake.version) == (1, 2)
-    assert before.lake.open
-    deliver(first, made, captures)
-    again = analyze(spark, captures, lake, append=True)
+    made, captures, url = tmp_path / "made", tmp_path / "captures", store.lake(f"lake-{format}")
+    of_days = write_days(made, talks(6, DAYS, TALKS, STEPS, KINDS if SOAK else 1 << 30), DAYS)
+    for number, paths in enumerate(of_days):
+        shutil.rmtree(captures, ignore_errors=True)
+        deliver(paths, made, captures)
+        done = analyze(spark, captures, url, lake=LakeOptions(format), append=True)
+        assert done.lake is not None
+        assert done.lake.version == number + 1
+        assert done.lake.open
+    deliver([path for paths in of_days for path in paths], made, captures)
+    again = analyze(spark, captures, url, append=True)
     assert again.lake is not None
     assert not again.captures
     analyze(spark, captures, tmp_path / "tables")
-    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+    rows = rows_of_lake(url)
+    assert differences(rows, rows_of_tables(tmp_path / "tables")) == {}
+    assert rows_by_format(url) == rows
+    if not SOAK:
+        return
+
+    lake = open_lake(url)
+    lake.compact()
+    assert rows_of_lake(url) == rows
+    assert rows_by_format(url) == rows
+    last = datetime.fromtimestamp((FIRST_DAY + (DAYS - 1) * DAY) / 1e9, UTC).date()
+    gone = {file.date for file in lake.expire(3, today=last)}
+    assert len(gone) == DAYS - 3
+    left = rows_of_lake(url)
+    assert left["captures"] == rows["captures"]
+    assert set(left["frames"]) < set(rows["frames"])
+    assert rows_by_format(url) == left
+
+
+def rows_by_format(url: str) -> dict[str, list[str]]:
+    """The rows of each table of a lake, as the library of its format reads them."""
+    lake = open_lake(url)
+    version = lake.current()
+    assert version is not None
+    found = {}
+    for table in TABLES:
+        rows: list[str] = []
+        if table in version.tables:
+            whole = read_as_format(lake, version, table)
+            rows = texts(whole.select(TABLES[table].column_names()).to_batches())
+        found[table] = rows
+    return found
+
+
+def test_captures_are_known_again_with_other_credentials_which_are_kept_nowhere(
+    spark: SparkSession, captures: ObjectStore, tmp_path: Path
+) -> None:
+    made, lake, url = tmp_path / "made", tmp_path / "lake", captures.url("in")
+    paths = [path for paths in write_days(made, talks(8, 3, 18), 3) for path in paths]
+    late = paths.pop(1)
+    by_path = SensorNaming(pattern="in/{sensor}/*.pcapng")
+    for path in paths:
+        captures.put(f"in/{path.relative_to(made)}", path)
+    analyze(spark, url, lake, sensors=by_path, append=True)
+    other = url.replace("key:secret", "other:password")
+    again = analyze(spark, other, lake, sensors=by_path, append=True)
+    assert again.lake is not None
+    assert (again.captures, again.lake.skipped) == ([], len(paths))
+    captures.put(f"in/{late.relative_to(made)}", late)
+    done = analyze(spark, other, lake, sensors=by_path, append=True)
+    assert done.lake is not None
+    assert done.lake.replaced  # sessions that were over, whose captures are read again
+    analyze(spark, url, tmp_path / "tables", sensors=by_path)
+    rows = rows_of_lake(lake)
+    assert differences(rows, rows_of_tables(tmp_path / "tables")) == {}
+    assert "'s3://captures/in/web-1/00-0.pcapng'" in rows["captures"][0]
+    written = [path.read_bytes() for path in lake.rglob("*") if path.is_file()]
+    assert written
+    assert not [data for data in written if b"secret" in data or b"password" in data]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.command_runner import invoke
 from tests.spark.lake.lake_runs import ROWS, append
 from tools.json_page import lines
 
 from polymux.cli.commands.lake import lake as command
-from polymux.cli.commands.lake import without_credentials
 from polymux.core.errors import UnreadableInput
+from polymux.core.urls import without_credentials
 from polymux.spark.lake.lake import open_lake
 
 
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> str:
 
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
-    ran = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    ran = invoke(command, arguments, catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
     for row in rows:
@@ -65,12 +65,12 @@ def test_its_commands_do_what_they_say(place: str) -> None:
 
 def test_a_place_without_a_lake_is_an_unreadable_input(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="there is no lake"):
-        CliRunner().invoke(command, ["history", str(tmp_path)], catch_exceptions=False)
+        invoke(command, ["history", str(tmp_path)], catch_exceptions=False)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_size_that_is_too_small_is_refused(place: str) -> None:
-    ran = CliRunner().invoke(command, ["compact", place, "--target", "1kB"])
+    ran = invoke(command, ["compact", place, "--target", "1kB"])
     assert ran.exit_code == 2
     assert "at least 1MB" in ran.output
 

@@ -16,6 +16,7 @@ from tests.spark.lake.object_store_process import ObjectStoreProcess, object_sto
 from polymux.core.errors import MissingExtra
 from polymux.spark.batch.output_lock import OutputBusy
 from polymux.spark.lake import version_log
+from polymux.spark.lake.compaction import plan_joins
 from polymux.spark.lake.lake import Lake, is_lake, open_lake
 from polymux.spark.lake.storage import open_storage
 from polymux.spark.lake.store import ConcurrentCommit, DataFile, LakeError
@@ -123,6 +124,20 @@ def test_the_files_of_a_run_that_writes_are_not_vacuumed(lake: Lake) -> None:
     assert lake.read_state(version.state["ledger"]) == b"carried"
 
 
+def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake) -> None:
+    append(lake, 1, [DAY_1])
+    (table,) = Path(lake.url).glob("frames/*/*.parquet")
+    staging = lake.begin()
+    with staging.output.folder() as folder:
+        place = folder / "frames" / f"date={DAY_2}"
+        place.mkdir(parents=True)
+        (place / "a.parquet").write_bytes(table.read_bytes())
+        assert open_lake(lake.url).vacuum(timedelta(0)) == []
+        added = staging.output.store(folder)
+    lake.commit(staging, added=added)
+    assert row_count(lake) == 2 * ROWS
+
+
 def test_a_table_is_partitioned_by_the_same_columns_in_all_versions(lake: Lake) -> None:
     append(lake, 1, [DAY_1])
     with pytest.raises(LakeError, match="partition a lake always by the same columns"):
@@ -142,6 +157,23 @@ def test_provisional_files_are_not_joined_with_others(lake: Lake) -> None:
     append(lake, 1, [DAY_1])
     append(lake, 2, [DAY_1], provisional=True)
     assert {file.table for file in lake.compact(dry_run=True).joined} == set()
+
+
+def test_what_planning_a_compaction_costs_follows_the_number_of_files() -> None:
+    class Sized(DataFile):
+        reads = 0
+
+        def __getattribute__(self, name: str) -> object:
+            Sized.reads += name == "size"
+            return super().__getattribute__(name)
+
+    def reads_of(count: int) -> int:
+        Sized.reads = 0
+        files = [Sized("frames", f"frames/date={DAY_1}/{n:08}", 1000, 1) for n in range(count)]
+        assert [len(group) for group in plan_joins(files, 1_000_000)] == [count]
+        return Sized.reads
+
+    assert reads_of(800) <= 8.1 * reads_of(100)
 
 
 def test_a_lake_has_one_format(lake: Lake) -> None:

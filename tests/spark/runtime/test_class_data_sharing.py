@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from tests.command_runner import invoke
 
 from polymux.cli.commands.doctor import doctor
 from polymux.spark.runtime import class_data_sharing as classdata
@@ -119,11 +119,11 @@ def test_the_doctor_creates_the_archive_and_says_why_it_cannot(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_training(monkeypatch, fail)
-    refused = CliRunner().invoke(doctor, ["--class-archive"])
+    refused = invoke(doctor, ["--class-archive"])
     assert refused.exit_code == 1
     assert "the archive of Spark's classes was not created: no room" in refused.output
     fake_training(monkeypatch, lambda part: part.touch(mode=0o600))
-    made = CliRunner().invoke(doctor, ["--class-archive"])
+    made = invoke(doctor, ["--class-archive"])
     assert "class archive of" in made.output
     assert archive_path(find_java()).exists()
 

@@ -56,6 +56,8 @@ from polymux.protocols.registry import BadProtocolString, ProtocolSpec, create, 
 
 MAX_ENDPOINTS: Final = 4096  # whose verdicts are remembered
 MAX_CHOICES: Final = 256  # protocol strings whose parts are remembered
+MAX_CHOICE_LENGTH: Final = 200  # of these; a capture can note a longer one
+MAX_REFUTERS: Final = 64  # protocol strings whose refuting prefixes are remembered
 MAX_PREFIXES: Final = 4096  # refuting prefixes of a protocol and side
 PREFIX_BYTES: Final[i64] = 32  # of a sample, that may refute a protocol
 STEP_BYTES: Final[i64] = 64  # fed at a time where the prefix does not decide
@@ -290,6 +292,8 @@ def _is_refuted(protocol: str, sample: SessionSample, min_frames: int) -> bool:
     """Whether a trial of the sample cannot have `min_frames` frames and no violation."""
     refuter = _refuters.get(protocol)
     if refuter is None:
+        if len(_refuters) >= MAX_REFUTERS:
+            _refuters.clear()
         refuter = _refuters[protocol] = PrefixRefuter(protocol)
     side, first, _ = sample.pieces[0]
     if refuter.refutes(side, first):
@@ -314,7 +318,9 @@ def has_failed(observer: Observer) -> bool:
 
 
 def _usable_choice(text: str) -> ProtocolSpec | None:
-    """The parts of a protocol string; None if it cannot be used."""
+    """The parts of a protocol string; None if it cannot be used, or is too long to remember."""
+    if len(text) > MAX_CHOICE_LENGTH:
+        return None
     found = _choices.get(text)
     if found is None:
         try:

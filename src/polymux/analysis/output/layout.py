@@ -5,6 +5,7 @@ Without pyarrow, so that options which name a layout travel and are checked with
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -13,7 +14,10 @@ from urllib.parse import quote, unquote
 from polymux.core.errors import PolymuxError
 
 PARTITION_COLUMNS: Final = ("date", "sensor")
+MAX_FOLDER_BYTES: Final = 240  # of a value; systems allow 255 with the column
+KEPT_CHARACTERS: Final = 50  # of a longer value, and its hash
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # a folder of this name stands for null
+_SAFE: Final = " !$&'()+,-@;~"  # not escaped, besides letters, digits and _.-
 
 
 class BadLayout(PolymuxError):
@@ -68,7 +72,7 @@ class TableLayout:
 def partition_values(path: str) -> dict[str, str]:
     """The partition columns and their values in the folders of a path; "" stands for null.
 
-    The inverse of `TableLayout.folder_of`.
+    The inverse of `TableLayout.folder_of`, but for values that it has shortened.
     """
     pairs = (part.split("=", 1) for part in path.split("/"))
     return {
@@ -79,6 +83,16 @@ def partition_values(path: str) -> dict[str, str]:
 
 
 def _escaped(value: str) -> str:
-    """A value as Hive, Spark and DuckDB write it in the name of a folder."""
-    text = quote(value, safe=" !$&'()+,-@;~")
+    """A value as Hive, Spark and DuckDB read it in the name of a folder.
+
+    They agree on the escapes of ASCII only, so other characters are as they are.
+    """
+    text = _without_special(value)
+    if len(text.encode()) > MAX_FOLDER_BYTES:
+        digest = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+        text = f"{_without_special(value[:KEPT_CHARACTERS])}~{digest}"
     return text.replace("%", "%25") if text == _HIVE_NULL else text or _HIVE_NULL
+
+
+def _without_special(value: str) -> str:
+    return "".join(quote(sign, safe=_SAFE) if sign.isascii() else sign for sign in value)

@@ -202,7 +202,7 @@ _CAPTURES: Final = TableSchema(
     "Which files were read, and how completely.",
     ("file",),
     (
-        _text("file", "Path or address of the file, as given."),
+        _text("file", "Path or URL of the file; a URL without credentials and options."),
         _text("format", "Detected format and compression; null if none was detected.", null=True),
         _text("status", "How much of the file could be read.", *STATUSES),
         _integer("packets", "Packets read."),

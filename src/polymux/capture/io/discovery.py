@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import (
@@ -27,6 +28,8 @@ from polymux.core.errors import CaptureError, PolymuxError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
+
+_PLAIN_IN_URLS: Final = "/:@!$&'()*+,;=~"  # beside letters, digits, and "_.-"
 
 
 def find_captures(paths: AnyPaths) -> list[str]:
@@ -116,7 +119,10 @@ def _captures_below(path: str) -> Iterator[CaptureFile]:
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise CaptureError("is not a regular file; record a pipe to a file first", path)
     for file in find_captures([path]):
-        found = os.stat(file)
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:  # removed meanwhile
+            continue
         yield CaptureFile(file, found.st_size, found.st_mtime_ns)
 
 
@@ -147,7 +153,10 @@ def is_capture_name(name: str) -> bool:
 
 
 def _child_url(url: str, folder: str, path: str) -> str:
-    """The URL of the file `path` below `folder`, which `url` names; keeps the query at the end."""
+    """The URL of the file `path` below `folder`, which `url` names; keeps the query at the end.
+
+    What would mean something else in a URL is escaped: pyarrow takes `a%41` for `aA`.
+    """
     base, mark, query = url.partition("?")
     rest = path[len(folder.rstrip("/")) :].lstrip("/")
-    return f"{base.rstrip('/')}/{rest}{mark}{query}"
+    return f"{base.rstrip('/')}/{quote(rest, safe=_PLAIN_IN_URLS)}{mark}{query}"

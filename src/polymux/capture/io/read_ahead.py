@@ -99,6 +99,7 @@ def _advance(active: list[tuple[int, int, ActiveFlow]]) -> int:
     step = next(flow.steps, None)
     if step is None:
         heapq.heappop(active)
+        flow.read_ahead.withdraw()
         return -1
     heapq.heapreplace(active, (flow.read_ahead.next_timestamp, number, flow))
     return step
@@ -121,8 +122,9 @@ class ReadCoalescer:
         return request
 
     def remove(self, request: PayloadRequest) -> None:
-        """Withdraw a pending request."""
-        self.pending.remove(request)
+        """Withdraw a request; no effect if it is not pending."""
+        if request in self.pending:
+            self.pending.remove(request)
 
     def read_now(self, request: PayloadRequest) -> None:
         """Take `request` off the list; read it, and requests near it, if that is worthwhile."""
@@ -156,10 +158,14 @@ def is_worthwhile(runs: Sequence[SequentialRun], read: ReadAt) -> bool:
 
 
 class ReadAhead:
-    """One of the flows that are analyzed side by side. It requests one batch ahead."""
+    """One of the flows that are analyzed side by side. It requests one batch ahead.
+
+    The request stays pending until it is read, the flow's next session starts, or `withdraw`.
+    """
 
     def __init__(self, coalescer: ReadCoalescer) -> None:
         self._coalescer = coalescer
+        self._request: PayloadRequest | None = None
         self.next_timestamp = NOT_STARTED
         """Timestamp of the first event of the next batch, in nanoseconds; NOT_STARTED before."""
 
@@ -178,9 +184,21 @@ class ReadAhead:
             readers: A reader for each of them.
             read_unshared: Reads the payload of a batch that was not read with others.
         """
+        self.withdraw()
         batches = self._batches(events_source, files, readers, read_unshared)
         next(batches)
         return batches
+
+    @property
+    def pending_requests(self) -> int:
+        """How many requests are pending, those of the flows beside this one included."""
+        return len(self._coalescer.pending)
+
+    def withdraw(self) -> None:
+        """Withdraw what is requested: the caller reads no further."""
+        request, self._request = self._request, None
+        if request is not None:
+            self._coalescer.remove(request)
 
     def _batches(
         self,
@@ -198,6 +216,7 @@ class ReadAhead:
                     self._coalescer.read_now(request)
                 if events is not None:
                     ahead = self._coalescer.add(PayloadRequest(events, files, readers))
+                    self._request = ahead
                     self.next_timestamp = int(events.timestamp[0])
                 if request is None:
                     yield TcpEvents(0), b""
@@ -205,6 +224,6 @@ class ReadAhead:
                     yield request.events, request.take()
                 else:
                     yield request.events, read_unshared(request.events, readers)
-        finally:
+        finally:  # after an error: what is left early is withdrawn by `withdraw`
             if ahead is not None:
                 self._coalescer.remove(ahead)

@@ -17,6 +17,7 @@ from polymux.capture.io.sources import (
 )
 from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureUnavailable, MissingExtra
+from polymux.core.urls import without_credentials
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -53,6 +54,7 @@ def filesystem(url: str) -> tuple[FileSystem, str]:
 
 def _raise_cannot_open(url: str, problem: Exception) -> NoReturn:
     reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+    reason = reason.replace(url, without_credentials(url))
     if url.startswith(("hdfs:", "viewfs:")):
         reason = f"{reason}; {_HADOOP}"
     raise CaptureUnavailable(f"cannot be opened: {reason}", url) from None

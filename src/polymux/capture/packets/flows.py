@@ -9,6 +9,7 @@ one flow only if their sensors are the same too.
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
 import re
 import socket
@@ -16,6 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote
 
 from polymux.capture.pcapng.comments import read_sensor
 
@@ -96,15 +98,30 @@ class SensorNaming:
         """The sensor of a capture.
 
         Args:
-            path: The path or URL of the capture, as given.
+            path: The path or URL of the capture, as given. The query of a URL does not count.
             sensor_hint: The comments of its first section (see `comments`).
         """
         if self.name:
             return self.name
+        if "://" in path:
+            path = unquote(path.partition("?")[0])
         found = self._regex.search(path) if self._regex is not None else None
         if found is not None:
             return found["sensor"]
-        return read_sensor(sensor_hint) or DEFAULT_SENSOR
+        return short_sensor(read_sensor(sensor_hint)) or DEFAULT_SENSOR
+
+
+def short_sensor(name: str) -> str:
+    """A name that a capture gives its sensor: the end of one that is too long becomes its hash.
+
+    It is part of the key of every flow.
+    """
+    encoded = name.encode("utf-8", "replace")
+    if len(encoded) <= MAX_SENSOR_BYTES:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
+    kept = encoded[: MAX_SENSOR_BYTES - len(digest) - 1].decode("utf-8", "ignore")
+    return f"{kept}~{digest}"
 
 
 def check_sensor(name: str) -> None:

@@ -28,6 +28,7 @@ from polymux.capture.pcapng.block_types import MAGICS, NOT_A_CAPTURE
 from polymux.capture.pcapng.comments import read_recording
 from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN_FORMAT, Interface, Scanner
 from polymux.core.errors import CaptureError
+from polymux.core.urls import without_credentials
 
 _unpack_timestamp = struct.Struct("<q").unpack_from
 EMIT_PACKETS = 1 << 18  # packets after which `index_range` emits rows
@@ -193,8 +194,9 @@ def index_flows(
 def _unreadable(path: str, failure: CaptureError, wanted: FlowFilter | None) -> FileSummary:
     offset = failure.offset if failure.offset >= 0 else None
     sensor = (wanted or FlowFilter()).sensors.sensor_of(path, "")
+    name = without_credentials(path)
     return FileSummary(
-        path, None, UNREADABLE, error=str(failure), error_offset=offset, sensor=sensor
+        name, None, UNREADABLE, error=str(failure), error_offset=offset, sensor=sensor
     )
 
 
@@ -362,7 +364,7 @@ def summary_of(
         )
     form = _FORMAT_NAMES.get(int(scanner.file_format))
     return FileSummary(
-        file=source.path,
+        file=without_credentials(source.path),
         format=f"{form}+{source.compression}" if form and source.compression else form,
         status=status,
         packets=int(table.packets),

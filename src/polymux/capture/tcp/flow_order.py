@@ -231,7 +231,13 @@ class FlowOrder:
                 cursor = active[0]
             else:
                 for candidate in active:
-                    if cursor is None or candidate.merge_key < cursor.merge_key:
+                    if (
+                        cursor is None
+                        or candidate.merge_key < cursor.merge_key
+                        or (
+                            candidate.merge_key == cursor.merge_key and candidate.file < cursor.file
+                        )
+                    ):
                         cursor = candidate
             if waiting < len(startable):
                 following = startable[waiting]

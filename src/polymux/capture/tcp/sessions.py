@@ -28,6 +28,7 @@ from polymux.capture.tcp.file_groups import group_rows
 from polymux.capture.tcp.flow_order import FlowOrder, SessionPrescan, SpoolFactory, StoredRefs
 from polymux.capture.tcp.reassembly import FINISHED, GAP, PAYLOAD, Reassembler, TcpEvents
 from polymux.capture.tcp.repeated_bytes import RepeatedBytes, find_repeated_bytes
+from polymux.core.urls import without_credentials
 
 # Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
 # smaller the batches, the more pages are still in the caches for the next flow.
@@ -469,11 +470,11 @@ def _sessions_of_group(
 
 
 def capture_of(file: str) -> str:
-    """The path of the capture that the `file` of a row names.
+    """The capture that the `file` of a row names, as in the tables: a URL without credentials.
 
     Rows of packets that are kept outside of their capture name it with a mark behind a NUL.
     """
-    return file.partition("\0")[0]
+    return without_credentials(file.partition("\0")[0])
 
 
 def _timestamp(refs: bytes, position: int) -> int:

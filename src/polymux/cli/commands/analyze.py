@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,13 @@ from rich.text import Text
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture import FlowFilter, SensorNaming
 from polymux.cli.commands.analyze_lake import lake_choice, lake_options, print_lake
-from polymux.cli.commands.analyze_watch import run_watch, single_directory, watch_options
+from polymux.cli.commands.analyze_watch import (
+    check_followed,
+    run_lake_watch,
+    run_watch,
+    single_directory,
+    watch_options,
+)
 from polymux.cli.support.capture_options import (
     PROTOCOL_HELP,
     fail_on_option,
@@ -113,7 +120,7 @@ def analyze(
     fail_on: str | None,
     watch: bool,
     available_now: bool,
-    interval: float,
+    interval: float | None,
     session_grace: float,
     session_timeout: float,
     idle_timeout: float,
@@ -132,7 +139,8 @@ def analyze(
 
     CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://). With --watch
     the command keeps running and adds the sessions of new captures to the tables. With --append,
-    --out is a lake of tables by date, a directory or URL: each run adds what is new.
+    --out is a lake of tables by date, a directory or URL: each run adds what is new, and with
+    --watch each batch is such a run.
     """
     from polymux.capture.io.discovery import find_inputs
     from polymux.spark.batch.atomic_output import check_output
@@ -150,12 +158,27 @@ def analyze(
         raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
-    choice = lake_choice(
-        append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, watch
-    )
+    choice = lake_choice(append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange)
+
+    def run_analysis(
+        spark: SparkSession, paths: Sequence[str], on_stage: Callable[[str], None] | None = None
+    ) -> Analysis:
+        return run(
+            spark, paths, out, protocol=protocol, ports=port_map, filters=filters, content=content,
+            keys=key_files, on_stage=on_stage, sensors=sensors, lake=choice.options(),
+            append=choice.adds,
+        )  # fmt: skip
+
     if watch:
         folder = watched_directory(captures, fail_on)
+        check_followed(choice, context)
         with spark_session(master, remote=remote, memory=memory, conf=settings) as spark:
+            if choice.is_lake:
+                run_lake_watch(
+                    spark, folder, partial(run_analysis, spark), available_now=available_now,
+                    interval=interval,
+                )  # fmt: skip
+                return
             run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
                 content=content, keys=key_files, available_now=available_now, interval=interval,
@@ -174,11 +197,7 @@ def analyze(
         with_report = with_report and not choice.is_lake
         mention_report(captures, sum(file.size for file in inputs), with_report)
         with stage_progress(spark, console) as on_stage:
-            done = run(
-                spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
-                content=content, keys=key_files, on_stage=on_stage, sensors=sensors,
-                lake=choice.options(), append=choice.adds,
-            )  # fmt: skip
+            done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
     code = EXIT_UNREADABLE if done.unread else 0
@@ -277,10 +296,13 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if analysis.conserved:
         out.print("conservation: every byte of every session is accounted for")
-    else:
+    if total.unbalanced_count:
         names = ", ".join(total.unbalanced[:3])
         sessions = plural(total.unbalanced_count, "session")
         out.print(f"conservation: bytes are unaccounted for in {sessions}: {names}")
+    if total.packets != analysis.indexed_packets:
+        indexed = plural(analysis.indexed_packets, "packet")
+        out.print(f"conservation: {total.packets:,} were analyzed of {indexed} of the index")
     for capture in analysis.unread:
         warn_about_file(capture)
     if analysis.capture_bytes:

@@ -90,14 +90,9 @@ def lake_choice(
     carry_days: float,
     catalog: str,
     exchange: str,
-    watch: bool,
 ) -> LakeChoice:
-    """Check the options of a lake.
-
-    Raises:
-        click.UsageError: They cannot be used together.
-    """
-    choice = LakeChoice(
+    """Return what the options of a lake say."""
+    return LakeChoice(
         append,
         tuple(sorted({day.date() for day in reprocess})),
         lake_format,
@@ -106,26 +101,24 @@ def lake_choice(
         catalog,
         exchange,
     )
-    if watch and choice.is_lake:
-        raise click.UsageError(
-            "--watch writes plain tables: leave --append and the other options of a lake out, or "
-            "run analyze --append from time to time"
-        )
-    return choice
+
+
+def lake_text(analysis: Analysis) -> str:
+    """What a run has done to a lake, on one line."""
+    run = analysis.lake
+    if run is None or not analysis.captures:
+        return f"nothing new: {plural(run.skipped if run else 0, 'capture')} as before"
+    return (
+        f"{plural(len(analysis.captures), 'capture')} read, {run.skipped} as before; "
+        f"{plural(run.replaced, 'session')} replaced, {run.open} not over"
+    )
 
 
 def print_lake(analysis: Analysis) -> None:
     """Print what a run has done to a lake."""
-    run = analysis.lake
-    if run is None:
+    if analysis.lake is None:
         return
     out = standard_output()
-    read = plural(len(analysis.captures), "capture")
-    if not analysis.captures:
-        out.print(f"nothing new: {plural(run.skipped, 'capture')} as before")
-    else:
-        out.print(
-            f"{read} read, {run.skipped} as before; {plural(run.replaced, 'session')} replaced, "
-            f"{run.open} not over"
-        )
-    out.print(f"lake: {format_value(analysis.out)}, version {run.version}", markup=False)
+    out.print(lake_text(analysis))
+    place = f"lake: {format_value(analysis.out)}, version {analysis.lake.version}"
+    out.print(place, markup=False)

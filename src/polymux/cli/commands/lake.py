@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
-from polymux.capture.io.paths import is_url
 from polymux.cli.support.capture_options import JSON_HELP
 from polymux.cli.support.output import (
     TableColumn,
@@ -19,6 +17,7 @@ from polymux.cli.support.output import (
     plural,
     print_table,
 )
+from polymux.core.urls import without_credentials
 from polymux.text.units import parse_bytes, size_text
 
 if TYPE_CHECKING:
@@ -187,14 +186,6 @@ def vacuum(lake: str, catalog: str, grace_days: float, dry_run: bool, as_json: b
     else:
         what = f"{plural(len(gone), 'file')}, {size_text(size)}"
         click.echo(f"{'would delete' if dry_run else 'deleted'} {what}")
-
-
-def without_credentials(url: str) -> str:
-    """A URL for a text: without user, password and query."""
-    parts = urlsplit(url)
-    if not is_url(url):
-        return url
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _open(url: str, catalog: str) -> Lake:

@@ -105,15 +105,29 @@ class SocketTransport:
             if not data:
                 self._on_eof()
                 return
-            self._handler.data_received(data)
+            try:
+                self._handler.data_received(data)
+            except BaseException as problem:
+                self._lose_after(problem)
+                raise
         if self._tls is not None and self._reading and self._tls.pending():
             self._runtime.call_soon(self._on_readable)
 
     def _on_eof(self) -> None:
         self._eof_received = True
         self._watch()
-        if not self._handler.eof_received() or self._tls is not None:
+        try:
+            keeps_open = self._handler.eof_received()
+        except BaseException as problem:
+            self._lose_after(problem)
+            raise
+        if not keeps_open or self._tls is not None:
             self.close()
+
+    def _lose_after(self, problem: BaseException) -> None:
+        """Lose the connection: the handler has raised, in the middle of something."""
+        error = problem if isinstance(problem, Exception) else None
+        self._lose(error or InterruptedError(type(problem).__name__))
 
     def pause_reading(self) -> None:
         self._reading_paused = True

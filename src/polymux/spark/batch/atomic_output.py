@@ -44,6 +44,7 @@ from polymux.capture.io.atomic_write import sync_directory, write_atomically
 from polymux.capture.io.paths import is_url, local_path
 from polymux.core.errors import PolymuxError, UnreadableInput, UnwritableOutput
 from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, refuse_if_busy
+from polymux.spark.lake.store import LAKE_FOLDER
 
 RUNS_FOLDER = "_runs"
 CURRENT_LINK = "_current"
@@ -306,6 +307,11 @@ def check_output(out: str) -> None:
 def _check_content(final: Path, out: str) -> None:
     """Raise PolymuxError unless the directory is empty or holds the tables of an analysis."""
     names = {path.name for path in _entries(final)} - {LOCK_NAME}
+    if LAKE_FOLDER in names:
+        raise PolymuxError(
+            f"{out}: is a lake, whose tables this run would replace: add captures to it with "
+            "--append (append=True), or choose another directory"
+        )
     if not names or (final / CURRENT_LINK).is_symlink():
         return
     try:

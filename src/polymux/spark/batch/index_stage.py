@@ -40,6 +40,7 @@ from polymux.capture.io.sources import (
 from polymux.capture.packets.file_summary import UNREADABLE
 from polymux.capture.packets.flows import FlowName, flow_name
 from polymux.core.errors import CaptureError, CaptureUnavailable
+from polymux.core.urls import without_credentials
 from polymux.spark.batch.capture_copies import CaptureCopy
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
@@ -319,13 +320,13 @@ def _open(span: IndexSpan, limits: CaptureLimits) -> StoredSource | FileSummary:
     except CaptureUnavailable as problem:
         raise LostInput(str(problem)) from None
     except CaptureError as failure:
-        return FileSummary(span.path, None, UNREADABLE, error=str(failure))
+        return FileSummary(without_credentials(span.path), None, UNREADABLE, error=str(failure))
     size = source.opened_version.size
     if size < span.listed_bytes:
         source.close()
         raise LostInput(
-            f"{span.path}: has {size} bytes here, but had {span.listed_bytes} when it was found; "
-            "driver and workers must see the same files"
+            f"{without_credentials(span.path)}: has {size} bytes here, but had "
+            f"{span.listed_bytes} when it was found; driver and workers must see the same files"
         )
     return source
 

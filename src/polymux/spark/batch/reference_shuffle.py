@@ -53,6 +53,7 @@ from polymux.capture import FlowRefs
 from polymux.capture.io.sources import FileIdentity, LostInput
 from polymux.capture.packets.packet_refs import CAPTURED_BITS, REF_BYTES
 from polymux.core.errors import PolymuxError
+from polymux.core.urls import without_credentials
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".refs"
@@ -709,7 +710,8 @@ class ReferenceReader:
         known = self.identities.get(entry.path, found)
         same_size = known.size == found.size
         if (same_size and known.samples != found.samples) or (known != found and not found.samples):
-            raise LostInput(f"{entry.path}: has changed while it was indexed; analyze it again")
+            name = without_credentials(entry.path)
+            raise LostInput(f"{name}: has changed while it was indexed; analyze it again")
         # A capture that is still being written: the index saw at least the smaller one.
         self.identities[entry.path] = min(known, found, key=lambda identity: identity.size)
 

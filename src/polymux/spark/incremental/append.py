@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import CaptureLimits, FileSummary
@@ -36,6 +37,7 @@ from polymux.capture.io.discovery import CaptureFile, find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.paths import AnyPaths, is_url, open_private
 from polymux.core.errors import CaptureError, PolymuxError, UnwritableOutput
+from polymux.core.urls import place_of, with_credentials_of, without_credentials
 from polymux.spark.batch.analyze_stage import StageResult, analyze_sessions, plan_analyze_tasks
 from polymux.spark.batch.index_stage import (
     IndexSpan,
@@ -73,6 +75,7 @@ from polymux.spark.incremental.touched_sessions import (
 )
 from polymux.spark.lake.lake import Lake, Staging, TaskOutput, open_lake
 from polymux.spark.lake.store import DataFile, StateFile
+from polymux.spark.runtime.job_progress import job_description
 from polymux.spark.runtime.session_jobs import Counters, jobs_of
 from polymux.spark.runtime.stages import run_stage
 from polymux.spark.runtime.worker_checks import check_workers
@@ -234,7 +237,7 @@ def analyze_into_lake(
             "--append (append=True), or choose another place"
         )
     settings = AppendSettings(
-        options,
+        replace(options, layout=TableLayout()),  # which divides tables by date anyway
         filters,
         limits,
         tuple(how.reprocess),
@@ -295,6 +298,7 @@ class _Run:
         self._options = settings.options
         self._on_stage = on_stage
         self._done = Appended()
+        self._urls: dict[str, str] = {}  # of an input at each place
         self._cores = jobs_of(spark).parallelism()
         self._ledger = self._read_ledger()
 
@@ -349,36 +353,42 @@ class _Run:
             MissingCaptures: One of a day that is replaced is gone.
         """
         limits = self._settings.limits
-        new, grown, changed = self._ledger.compare(files, limits)
+        named = {without_credentials(file.path): file for file in files}
+        self._urls = {place_of(name): file.path for name, file in named.items()}
+        new, grown, changed = self._ledger.compare(named.values(), limits)
         bounds = [_bounds(day) for day in self._settings.reprocess]
         of_days = {
             path
             for path, capture in self._ledger.captures.items()
             if any(capture.overlaps(*bound) for bound in bounds)
         }
-        named = {file.path: file for file in files}
-        unwanted = [file for file in changed if file.path not in of_days]
+        unwanted = [file for file in changed if without_credentials(file.path) not in of_days]
         if unwanted:
             raise changed_captures(unwanted)
-        again = {file.path: file for file in grown}
+        again = {without_credentials(file.path): file for file in grown}
         again |= {path: named[path] for path in of_days & named.keys()}
         rest = of_days - again.keys()
-        again |= {file.path: file for file in self._found_again(rest, "their day is replaced")}
+        again |= self._found_again(rest, "their day is replaced")
         whole = sorted([*new, *again.values()], key=lambda file: file.path)
-        skipped = named.keys() - {file.path for file in whole}
+        skipped = named.keys() - {without_credentials(file.path) for file in whole}
         return InputPlan(whole, frozenset(again), len(skipped))
 
-    def _found_again(self, paths: Iterable[str], purpose: str) -> list[CaptureFile]:
+    def _found_again(self, paths: Iterable[str], purpose: str) -> dict[str, CaptureFile]:
         """List captures of the ledger that must be read again.
 
         Raises:
             MissingCaptures: One is gone.
         """
-        found, gone = [], []
+        found: dict[str, CaptureFile] = {}
+        gone = []
         for path in sorted(paths):
             try:
-                found += find_inputs([path])
+                files = find_inputs([self._with_credentials(path)])
             except CaptureError:
+                files = []
+            if [without_credentials(file.path) for file in files] == [path]:
+                found[path] = files[0]
+            else:  # its name may be a pattern that others match, or a directory's now
                 gone.append(path)
         if gone:
             more = f" and {len(gone) - MAX_NAMED} more" if len(gone) > MAX_NAMED else ""
@@ -387,6 +397,11 @@ class _Run:
                 "them, or leave the captures out that need them"
             )
         return found
+
+    def _with_credentials(self, path: str) -> str:
+        """The path of a capture; a URL with the credentials of an input at the same place."""
+        url = self._urls.get(place_of(path), "") if is_url(path) else ""
+        return with_credentials_of(path, url) if url else path
 
     def _index(self, files: Sequence[CaptureFile]) -> IndexTotals:
         size = self._settings.max_partition_bytes
@@ -423,6 +438,7 @@ class _Run:
             unpack_new_packets(found),
             reread,
             self._settings.days(),
+            self._ledger.captures,
             lambda columns: self._lake.batches(sessions, columns),
         )
         if touched.captures:  # they have carried packets too, perhaps
@@ -454,13 +470,14 @@ class _Run:
         """Index the captures of touched sessions, for their flows only."""
         if not touched.captures:
             return IndexTotals(buckets)
-        files = self._found_again(touched.captures, "late packets belong to their sessions")
+        found = self._found_again(touched.captures, "late packets belong to their sessions")
+        files = list(found.values())
         _, _, changed = self._ledger.compare(files, self._settings.limits)
         if changed:
             raise changed_captures(changed)
         cut = cut_in_tasks(self._spark, self._folder)
         tasks = plan_index_tasks(files, self._cores, self._settings.max_partition_bytes, cut)
-        flows = {path: frozenset(names) for path, names in touched.captures.items()}
+        flows = {found[name].path: frozenset(flows) for name, flows in touched.captures.items()}
         return self._index_spans(
             [[replace(span, flows=flows[span.path]) for span in task] for task in tasks], buckets
         )
@@ -477,7 +494,7 @@ class _Run:
             self._staging.output,
             self._folder,
             indexed.names,
-            self._options.with_secrets(secrets),
+            self._options.with_run(self._staging.run).with_secrets(secrets),
             self._settings.limits,
             rule,
             self._settings.by_sensor,
@@ -537,7 +554,8 @@ class _Run:
 
     def _store_captures(self) -> list[DataFile]:
         with self._staging.output.folder() as folder:
-            with TableWriter(folder, "captures") as writer:
+            layout = self._options.with_run(self._staging.run).layout
+            with TableWriter(folder, "captures", layout) as writer:
                 writer.add_captures(self._done.captures)
             return self._staging.output.store(folder)
 
@@ -555,7 +573,8 @@ class _Run:
     def _stage(self, name: str) -> Iterator[None]:
         self._on_stage(name)
         started = time.perf_counter()
-        yield
+        with job_description(self._spark, f"polymux: {name} captures to {self._lake.location}"):
+            yield
         self._done.seconds[name] = time.perf_counter() - started
 
 
@@ -580,7 +599,8 @@ class _AnalyzeTask:
         flows = ReferenceReader(self.staging, self.names, selection)
         result = StageResult()
         with self.output.folder() as folder:
-            sink = LakeOutput(folder, self.rule, self.by_sensor, self.secrets)
+            layout = self.options.layout
+            sink = LakeOutput(folder, self.rule, self.by_sensor, layout, self.secrets)
             # The writers outlive the files: closing these may find that one has changed.
             with sink, UrlFilePool(self.limits, flows.identities, flows.copies) as files:
                 analyze_sessions(flows, files, sink, self.options, result)

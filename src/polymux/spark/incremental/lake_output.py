@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import quote
 
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter, make_table_folder
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import TcpSession
@@ -64,11 +65,13 @@ def start_date(started_ns: int) -> str:
 class PartitionWriters:
     """Writers of tables by partition, below `folder`; use as a context manager.
 
-    At most `MAX_WRITERS` that no session uses are kept open; those used last.
+    At most `MAX_WRITERS` that no session uses are kept open; those used last. `layout` says what
+    the files tell of their run.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, layout: TableLayout) -> None:
         self._folder = folder
+        self._layout = layout
         self._open: OrderedDict[Partition, TableWriter] = OrderedDict()
         self._users: dict[Partition, int] = {}
 
@@ -76,7 +79,7 @@ class PartitionWriters:
         """Return the writer of a partition, which stays open until `end`."""
         writer = self._open.pop(partition, None)
         if writer is None:
-            writer = TableWriter(self._folder, f"part-{uuid.uuid4().hex}")
+            writer = TableWriter(self._folder, f"part-{uuid.uuid4().hex}", self._layout)
         self._open[partition] = writer
         self._users[partition] = self._users.get(partition, 0) + 1
         return writer
@@ -136,18 +139,24 @@ class LakeOutput:
         folder: A local folder for the files of this attempt.
         rule: Which sessions are not over.
         by_sensor: Whether rows are divided by sensor too.
+        layout: What the files tell of their run; it divides nothing.
         keys: The secrets of TLS sessions.
     """
 
     def __init__(
-        self, folder: Path, rule: OpenRule, by_sensor: bool, keys: KeyLog | None = None
+        self,
+        folder: Path,
+        rule: OpenRule,
+        by_sensor: bool,
+        layout: TableLayout,
+        keys: KeyLog | None = None,
     ) -> None:
         self._folder = folder
         self._rule = rule
         self._by_sensor = by_sensor
         (folder / "state").mkdir()
         (folder / "rows").mkdir()
-        self._rows = PartitionWriters(folder / "rows")
+        self._rows = PartitionWriters(folder / "rows", layout)
         self._carried = CarriedWriter(folder / "state", keys)
         self._open: set[tuple[bytes, int]] = set()
         self._open_count = 0

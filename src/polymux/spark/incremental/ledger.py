@@ -18,6 +18,7 @@ from polymux.capture.io.remote import open_capture
 from polymux.capture.io.sources import FileIdentity
 from polymux.capture.packets.file_summary import UNREADABLE
 from polymux.core.errors import CaptureError, MissingExtra, PolymuxError
+from polymux.core.urls import without_credentials
 from polymux.spark.batch.index_stage import SpanFacts
 
 try:
@@ -54,7 +55,7 @@ class ReadCapture:
     """A capture whose packets are in the lake.
 
     Attributes:
-        path: Its path or URL, as in the table `captures`.
+        path: Its path or URL, as in the table `captures`: without credentials.
         modified_ns: Its modification time when it was listed; 0 if the store says none.
         identity: What the file was (`FileIdentity`) as text; "" if it could not be opened.
         status: How reading it ended, as in the table.
@@ -144,7 +145,7 @@ class Ledger:
         grown: list[CaptureFile] = []
         changed: list[CaptureFile] = []
         for file in files:
-            known = self.captures.get(file.path)
+            known = self.captures.get(without_credentials(file.path))
             if known is None:
                 new.append(file)
             elif not known.identity:
@@ -166,7 +167,7 @@ class Ledger:
         settings: Mapping[str, str],
     ) -> Ledger:
         """Return the ledger after a run that has read `files` whole, with what their index said."""
-        modified = {file.path: file.modified_ns for file in files}
+        modified = {without_credentials(file.path): file.modified_ns for file in files}
         captures, newest = dict(self.captures), dict(self.newest)
         read: set[str] = set()
         for summary, facts in spans:
@@ -194,7 +195,7 @@ class Ledger:
 
 def changed_captures(files: Iterable[CaptureFile]) -> ChangedCaptures:
     """The error for captures whose content is another than that which was read."""
-    names = [file.path for file in files]
+    names = [without_credentials(file.path) for file in files]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ChangedCaptures(
         f"{', '.join(names[:MAX_NAMED])}{more}: not the capture that was read before: its content "

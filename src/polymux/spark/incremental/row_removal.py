@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.lake import TaskOutput
@@ -54,8 +55,8 @@ def without_rows(
         if not pc.any(pc.is_in(keys, value_set=unwanted)).as_py():
             return None
         with output.folder() as folder:
-            writer = TableWriter(folder / "kept", f"part-{uuid.uuid4().hex}")
-            with writer:
+            layout = TableLayout(run=output.run)
+            with TableWriter(folder / "kept", f"part-{uuid.uuid4().hex}", layout) as writer:
                 for batch in parquet.iter_batches():
                     kept = batch.filter(pc.invert(pc.is_in(batch[key], value_set=unwanted)))
                     if kept.num_rows:

@@ -9,8 +9,9 @@ they are of another connection:
 - packets that go on without a SYN with a flow that is not carried.
 
 A touched session is analyzed again from its captures, and its rows are replaced. Sessions of the
-same flow that share a capture with it are touched too: so the captures that are read again have the
-packets of touched sessions only.
+same flow that may have packets in one of these captures are touched too: so the captures that are
+read again have the packets of touched sessions only. They are those that share a capture with it,
+and those of the time of one: a session does not name a capture that only repeats its packets.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +29,7 @@ from polymux.core.errors import MissingExtra
 from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
 from polymux.spark.incremental.carried_packets import MARK
 from polymux.spark.incremental.lake_output import start_date
+from polymux.spark.incremental.ledger import ReadCapture
 from polymux.spark.incremental.open_rule import SETTLE_NS
 
 try:
@@ -119,7 +121,11 @@ def _begins_with_syn(flow: StoredFlow) -> bool:
 
 
 def find_touched(
-    packets: Iterable[NewPackets], reread: frozenset[str], day: set[str], batches: Batches
+    packets: Iterable[NewPackets],
+    reread: frozenset[str],
+    day: set[str],
+    captures: Mapping[str, ReadCapture],
+    batches: Batches,
 ) -> TouchedSessions:
     """Find the sessions that new packets touch.
 
@@ -127,6 +133,7 @@ def find_touched(
         packets: New packets of flows, as far as they may touch any.
         reread: Captures that are read again as a whole: their sessions are touched.
         day: Dates whose sessions are touched.
+        captures: What the lake has read, by path.
         batches: Called with columns; returns the rows of `sessions` that are over.
     """
     touched = TouchedSessions()
@@ -150,7 +157,7 @@ def find_touched(
         chosen = {s.session_id for s in sessions if s.session_id in touched.dates}
         for new in by_flow.get(flow, ()):
             chosen |= _touched_by(new, sessions)
-        for session in _closure(chosen, sessions):
+        for session in _closure(chosen, sessions, captures):
             touched.dates[session.session_id] = start_date(session.started_at)
             for path in session.captures - reread:
                 touched.captures.setdefault(path, set()).add(flow)
@@ -167,19 +174,30 @@ def _touched_by(new: NewPackets, sessions: list[PublishedSession]) -> set[str]:
     return found | {s.session_id for s in after if not s.begun}
 
 
-def _closure(chosen: set[str], sessions: list[PublishedSession]) -> list[PublishedSession]:
-    """The chosen sessions of a flow, and those that share a capture with one of the result."""
+def _closure(
+    chosen: set[str], sessions: list[PublishedSession], captures: Mapping[str, ReadCapture]
+) -> list[PublishedSession]:
+    """The chosen sessions of a flow, and those that may have packets in a capture of the result."""
     result = [session for session in sessions if session.session_id in chosen]
     others = [session for session in sessions if session.session_id not in chosen]
     paths: set[str] = set()
     for session in result:  # grows meanwhile
-        if session.captures <= paths:
+        new = session.captures - paths
+        if not new:
             continue
-        paths |= session.captures
-        sharing = [other for other in others if other.captures & paths]
-        others = [other for other in others if not other.captures & paths]
+        paths |= new
+        read = [captures[path] for path in new if path in captures]
+        sharing = [other for other in others if other.captures & new or _is_of_time(other, read)]
+        found = {other.session_id for other in sharing}
+        others = [other for other in others if other.session_id not in found]
         result += sharing
     return result
+
+
+def _is_of_time(session: PublishedSession, captures: Iterable[ReadCapture]) -> bool:
+    """Whether one of the captures has packets of the time of a session."""
+    begin, end = session.started_at, session.ended_at + 1000  # they are cut to microseconds
+    return any(capture.overlaps(begin, end) for capture in captures)
 
 
 def _sessions(

@@ -28,12 +28,13 @@ def plan_joins(
     joins = []
     for folder in sorted(folders):
         group: list[DataFile] = []
+        size = 0
         for file in sorted(folders[folder], key=lambda file: file.path):
-            size = sum(each.size for each in group) + file.size
-            if group and size > target_bytes:
+            if group and size + file.size > target_bytes:
                 joins.append(group)
-                group = []
+                group, size = [], 0
             group.append(file)
+            size += file.size
         joins.append(group)
     return [group for group in joins if len(group) > 1]
 

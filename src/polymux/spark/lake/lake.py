@@ -67,7 +67,7 @@ class TaskOutput:
         On a lake in a directory it is below that directory, so that storing is a rename; otherwise
         it is in the machine's temporary directory and holds the tables of one task.
         """
-        with self.storage.task_folder() as folder:
+        with self.storage.task_folder(self.run) as folder:
             yield folder
 
     def store(self, folder: Path, *, provisional: bool = False) -> list[DataFile]:

@@ -100,8 +100,11 @@ class Storage(ABC):
 
     @abstractmethod
     @contextmanager
-    def task_folder(self) -> Iterator[Path]:
-        """A new local folder, removed with its content after the block."""
+    def task_folder(self, run: str) -> Iterator[Path]:
+        """A new local folder of a run, removed with its content after the block.
+
+        If it is in the lake, the names of its files have the run's id.
+        """
         yield Path()
 
     @abstractmethod
@@ -206,10 +209,10 @@ class _LocalStorage(Storage):
             path.mkdir(PRIVATE_FOLDER if path.name in PRIVATE_TABLES else 0o777, exist_ok=True)
 
     @contextmanager
-    def task_folder(self) -> Iterator[Path]:
+    def task_folder(self, run: str) -> Iterator[Path]:
         with self._explained(TASKS_FOLDER):
             (self.root / TASKS_FOLDER).mkdir(parents=True, exist_ok=True)
-            folder = tempfile.mkdtemp(dir=self.root / TASKS_FOLDER)
+            folder = tempfile.mkdtemp(prefix=f"{run}-", dir=self.root / TASKS_FOLDER)
         try:
             yield Path(folder)
         finally:
@@ -343,7 +346,7 @@ class _ObjectStorage(Storage):
         return
 
     @contextmanager
-    def task_folder(self) -> Iterator[Path]:
+    def task_folder(self, run: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="polymux-") as folder:
             yield Path(folder)
 

@@ -97,8 +97,8 @@ def start_following(
     if is_connect(spark):
         raise PolymuxError(
             "watching publishes its tables in the driver's process, and this session is of Spark "
-            "Connect, whose driver is elsewhere: give a master, or read the captures with "
-            "spark.readStream.format('polymux')"
+            "Connect, whose driver is elsewhere: give a master, add to a lake (--append), or read "
+            "the captures with spark.readStream.format('polymux')"
         )
     _release_ended()
     folder, out = one_path(folder), one_path(out)
