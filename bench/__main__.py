@@ -1,18 +1,17 @@
 """`python -m bench [PART...]`: run the named parts and their companions, or all parts."""
 
 import importlib
-import importlib.util
 import sys
-from pathlib import Path
+import traceback
 
 from bench.harness import Result
-from bench.results import show, write
+from bench.results import OUT, Began, show, write
 
 # A part is a module with `measure()`, which returns results; the first line of its docstring is its
 # description.
 PARTS = (
     "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
-    "pipeline", "lake", "streaming", "collect", "tunnel", "chaos", "doors",
+    "requests", "growth", "pipeline", "lake", "collect", "tunnel", "chaos", "doors",
 )  # fmt: skip
 # Companions: sessions beside raw sockets, beside their peers, and pings and fairness under load.
 RUN_WITH = {"live": ("live", "pairs", "fairness"), "pairs": ("pairs", "fairness")}
@@ -24,22 +23,35 @@ def with_companions(names: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    present = [name for name in PARTS if importlib.util.find_spec(f"bench.{name}") is not None]
-    unknown = [name for name in arguments if name not in present]
+    """Measure the parts. Each is written when it is done, and one that fails ends no other."""
+    unknown = [name for name in arguments if name not in PARTS]
     if unknown:
-        print(f"no part {unknown[0]!r}: choose from {', '.join(present)}", file=sys.stderr)
+        print(f"no part {unknown[0]!r}: choose from {', '.join(PARTS)}", file=sys.stderr)
         return 2
     lines: list[Result] = []
-    for name in with_companions(arguments) or present:
-        part = importlib.import_module(f"bench.{name}")
-        print(f"{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
-        found: list[Result] = part.measure()
-        for line in found:
-            line.part = name
-        lines += found
+    failed = []
+    for name in with_companions(arguments) or PARTS:
+        try:
+            lines += measure_part(name)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
     show(lines)
-    print(f"written to {write(lines, Path(__file__).parent / 'out')}")
-    return 0
+    if failed:
+        print(f"not measured, see above: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def measure_part(name: str) -> list[Result]:
+    part = importlib.import_module(f"bench.{name}")
+    about = (part.__doc__ or "").splitlines()[0]
+    print(f"{name}: {about}", flush=True)
+    began = Began()
+    lines: list[Result] = part.measure()
+    for line in lines:
+        line.part = name
+    print(f"written to {write(lines, OUT, began, about)}", flush=True)
+    return lines
 
 
 if __name__ == "__main__":

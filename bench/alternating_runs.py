@@ -29,6 +29,11 @@ class Candidate:
     pids: Sequence[int] = ()  # its processes; empty: only this one
     target: float | None = None
     amount: float = 0.0  # its amount of work, if different from the line's
+    why: str = ""  # a sentence: why it is faster, if the one under test is behind it
+    cpu_seconds: Callable[[], float] | None = None  # so far, if not that of `pids`
+
+    def cpu_so_far(self) -> float:
+        return self.cpu_seconds() if self.cpu_seconds is not None else cpu_seconds_of(self.pids)
 
 
 @dataclass
@@ -69,7 +74,7 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Workload) ->
     for turn in itertools.chain([0], (turn + 1 for turn in harness.EFFORT.round_numbers())):
         shift = turn % len(left)
         for each in left[shift:] + left[:shift]:
-            cpu = cpu_seconds_of(each.pids)
+            cpu = each.cpu_so_far()
             try:
                 seconds = await each.act()
             except (PeerFailed, CandidateFailed) as problem:
@@ -79,9 +84,9 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Workload) ->
                 left.remove(each)
                 continue
             if turn > 0:
-                times[each.name].add(seconds, max(1e-9, cpu_seconds_of(each.pids) - cpu))
+                times[each.name].add(seconds, max(1e-9, each.cpu_so_far() - cpu))
     floors = [
-        Floor(each.name, times[each.name], each.target, each.amount)
+        Floor(each.name, times[each.name], each.target, each.amount, each.why)
         for each in left
         if each is not ours
     ]

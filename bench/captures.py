@@ -31,6 +31,9 @@ from polymux.capture import index_file, read_sessions
 PAYLOAD = 48 * 1024 * 1024
 LISTED = 100_000_000  # bytes of the capture for `ls`
 SLOW = 3  # rounds for slow candidates
+COLD_ROUNDS = 9  # for commands of a fraction of a second
+LS = "from polymux.cli import main; main()"
+MILLISECONDS = 1e6  # the amount of a line that is printed in milliseconds
 
 
 def measure() -> list[Result]:
@@ -46,11 +49,12 @@ def measure() -> list[Result]:
             lines.append(scan(form, path, data, len(packets)))
         lines.append(reassembly(path, data))
         lines.append(listing(Path(folder) / "listed.pcap"))
+        lines.append(small_listing(Path(folder) / "small.pcap"))
         lines.append(key_log_line(Path(folder) / "keys.log"))
         lines.append(opening_line(16384, 0.6))
         lines.append(opening_line(1400, None))
         lines.append(listing_line(Path(folder), time_child))
-        lines += session_costs.measure(Path(folder))
+        lines += session_costs.costs(Path(folder))
     return lines
 
 
@@ -119,7 +123,7 @@ def reassembly(path: Path, data: bytes) -> Line:
         assert size == PAYLOAD // 1448 * 1448, size
 
     times = measure_alternating({"polymux": ours, "memcpy": memcpy_of(data)})
-    floors = [Floor("memcpy", times["memcpy"], 0.18)]
+    floors = [Floor("memcpy", times["memcpy"], 0.15)]
     return Line("scan and reassembly, pcapng", times["polymux"], len(data), "MB/s", floors,
                 scale=1e6)  # fmt: skip
 
@@ -134,8 +138,7 @@ def listing(path: Path) -> Line:
     with path.open("ab") as file:
         for at, data in packets_carrying(talk, flows=LISTED // len(talk)):
             size += file.write(record(at, data))
-    start = "from polymux.cli import main; main()"
-    command = [sys.executable, "-c", start, "ls", str(path), "--port", "9000=mplex"]
+    command = [sys.executable, "-c", LS, "ls", str(path), "--port", "9000=mplex"]
     times, reading = Times(), Times()
     for _ in range(SLOW):
         time_child(command, times)
@@ -143,3 +146,16 @@ def listing(path: Path) -> Line:
     floors = [required_time("within 5 s", 5.0), Floor("reading the file", reading)]
     name = f"polymux ls, {size / 1e6:.0f} MB, from cold"
     return Line(name, times, size, "MB/s", floors, clock="wall", scale=1e6)
+
+
+def small_listing(path: Path) -> Line:
+    """`polymux ls` of a few sessions as a table, in a new process, beside what it must import."""
+    session_costs.write_short_sessions(path, session_costs.SIDE_BY_SIDE)
+    command = [sys.executable, "-c", LS, "ls", str(path), "--format", "table"]
+    times, importing = Times(), Times()
+    for _ in range(COLD_ROUNDS):
+        time_child(command, times)
+        time_child([sys.executable, "-c", "import pyarrow"], importing)
+    floors = [Floor("import pyarrow", importing, 1 / 2.5)]
+    name = f"polymux ls, {path.stat().st_size / 1e3:.0f} KB, from cold"
+    return Line(name, times, MILLISECONDS, "ms", floors, clock="wall")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
 CHOSEN_PROTOCOLS = [
     each for each in os.environ.get("POLYMUX_BENCH_PROTOCOLS", "").split(",") if each
 ]
+MAX_SLOPE = 1.15  # of growth
 MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
 
 
@@ -116,6 +118,7 @@ class Floor:
     times: Times
     target: float | None = None
     amount: float = 0.0  # its amount of work; 0: the same as the line's
+    why: str = ""  # a sentence: why it is faster, if the line is behind it
 
 
 @dataclass
@@ -127,6 +130,7 @@ class Comparison:
     ratio: float
     target: float | None
     other_clock: float = 0.0  # the floor's best by the other clock
+    why: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -179,7 +183,7 @@ class Line:
             found.append(
                 Comparison(
                     floor.name, self.figure(best, amount), ratio, floor.target,
-                    self.figure(other, amount),
+                    self.figure(other, amount), floor.why,
                 )
             )  # fmt: skip
         return found
@@ -251,6 +255,19 @@ class Figure:
             "note": self.note,
             "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.comparisons()],
         }
+
+
+def growth(what: str, of: str, sizes: Sequence[int], times: Sequence[float]) -> Figure:
+    """The exponent with which `what` grows with the number `of` things: 1 is linear.
+
+    The sizes should be such that a fixed share of the work at the smallest is small: it makes the
+    exponent less.
+    """
+    slope = statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(each) for each in times]
+    ).slope
+    name = f"growth of {what}, {', '.join(f'{size:,}' for size in sizes)} {of}"
+    return Figure(name, [slope], "", [Bound("slope", MAX_SLOPE)])
 
 
 @dataclass

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench import go_yamux, harness, loops, npm
+from bench import go_peers, harness, loops, npm
 from bench.alternating_runs import Act, Candidate, Workload, compare, required_time
 from bench.delayed_relay import growing_window
 from bench.harness import NotMeasured, Result
@@ -39,6 +39,7 @@ PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",),
 UNRELIABLE = ("yamux-js",)  # measured only if a trial of each kind of work succeeds
 THIRD_PARTY_SCRIPTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",),
                        "yamux": ("libp2p_yamux", "http2")}  # fmt: skip
+GO_LIBRARIES = ("yamux", "smux")  # beside yamux
 WORK_DIVISORS = {
     "PyPI libp2p": 16,
     "h2 (HTTP/2)": 4,
@@ -46,7 +47,7 @@ WORK_DIVISORS = {
     "npm libp2p-yamux": 2,
 }  # slow peers do this many times less work
 
-ForeignPair = npm.NpmPair | ThirdPartyPair | go_yamux.GoPair
+ForeignPair = npm.NpmPair | ThirdPartyPair
 
 
 def measure() -> list[Result]:
@@ -106,12 +107,12 @@ async def foreign_pairs(
                 lines.append(NotMeasured(f"{protocol}, {pair.name}", reason))
     else:
         lines.append(NotMeasured(f"{protocol}, npm peers", reason))
-    if protocol == "yamux":
-        reason = go_yamux.missing()
+    for library in GO_LIBRARIES if protocol == "yamux" else ():
+        reason = go_peers.missing(library)
         if reason is None:
-            sides.append(await stack.enter_async_context(go_yamux.go_pair()))
+            sides.append(await stack.enter_async_context(go_peers.go_pair(library)))
         else:
-            lines.append(NotMeasured("yamux, Go", reason))
+            lines.append(NotMeasured(f"yamux, {go_peers.LIBRARIES[library][0]}", reason))
     for script in THIRD_PARTY_SCRIPTS[protocol] if loop == loops.ASYNCIO else ():
         reason = guest_missing(script)
         if reason is None:

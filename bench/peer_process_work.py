@@ -10,8 +10,12 @@ from typing import Any
 
 import polymux
 
-# Benchmarks open more streams than the default limits allow.
-LIMITS = polymux.Limits(max_streams=65536, accept_backlog=65536, max_own_streams=65536)
+# Benchmarks open more streams and sessions than the default limits allow.
+MANY = 1 << 17
+LIMITS = polymux.Limits(
+    max_streams=MANY, accept_backlog=MANY, max_own_streams=MANY, max_sessions=MANY,
+    max_sessions_per_address=MANY,
+)  # fmt: skip
 ORDER_STRUCT = struct.Struct(">cII")  # Minmux: action, first id, number of the dialer's streams
 ORDER_STREAM_ID = 1  # the Minmux stream with such orders
 SINK_MARKER = b"s"  # first byte of a Streamux request that is read, not echoed
@@ -27,13 +31,22 @@ def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
 # mplex, Nerdbank, yamux: streams named `echo` are echoed, others are read to their end and closed
 
 
+async def echo_stream(stream: Any) -> None:
+    async for data in stream:
+        await stream.send(data)
+
+
 async def serve_stream(stream: Any) -> None:
     if stream.name == "echo":
-        async for data in stream:
-            await stream.send(data)
+        await echo_stream(stream)
     else:
         async for _ in stream:
             pass
+
+
+async def serve_echo(session: Any) -> None:
+    """For a protocol without names."""
+    await session.serve_streams(echo_stream, max_concurrent=LIMITS.max_streams)
 
 
 async def serve_duplex(session: Any) -> None:
@@ -84,7 +97,7 @@ async def either_call(call: Any) -> None:
 
 def calls_handler(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
     async def handle(session: Any) -> None:
-        await session.serve_calls(work, max_concurrent=16384)
+        await session.serve_calls(work, max_concurrent=LIMITS.max_streams)
 
     return handle
 
@@ -128,13 +141,16 @@ async def serve_items(session: Any) -> None:
 
 
 TCP = "tcp://127.0.0.1:0"
+MANY_IDS = "streamux:length_bits=13,id_bits=17,timeout=0"
 HANDLERS: dict[str, tuple[str, str, Callable[[Any], Awaitable[None]]]] = {
     "mplex": (TCP, "mplex", serve_duplex),
     "nerdbank": (TCP, "nerdbank", serve_duplex),
     "yamux": (TCP, "yamux", serve_duplex),
+    "yamux-echo": (TCP, "yamux", serve_echo),
     "omnistreams": ("ws://127.0.0.1:0/omnistreams", "omnistreams", serve_one_way),
     "streamux": (TCP, "streamux:timeout=0", calls_handler(echo_call)),
     "streamux-sink": (TCP, "streamux:timeout=0", calls_handler(sink_call)),
+    "streamux-many": (TCP, MANY_IDS, calls_handler(sink_call)),
     "streamux-either": (TCP, "streamux:timeout=0", calls_handler(either_call)),
     "minmux": (TCP, "minmux", serve_items),
 }

@@ -6,10 +6,8 @@ sessions of 100-byte frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from bench import pipeline_runs as runs
 from bench import pipeline_scale as scale
 from bench import pipeline_shapes as shapes
 from bench import pipeline_stream as stream
-from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
+from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times, growth
 from bench.pipeline_captures import Conversations
 
 from polymux.capture import CaptureLimits
@@ -75,8 +73,8 @@ def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]
             line("index stage", found.times["index"], size,
                  Floor("one process a core", found.times["headers"], 0.5)),
             line("index, shuffle, reassembly", found.times["count"], size,
-                 Floor("reading the files", found.times["read"], 0.10),
-                 Floor("reading whole files", found.times["whole"]),
+                 Floor("reading whole files", found.times["whole"], 0.6),
+                 Floor("reading the files", found.times["read"]),
                  Floor("without Spark", found.times["plain count"])),
             line("pcap to all tables", found.times["tables"], size,
                  Floor("without Spark", found.times["plain tables"], 0.6),
@@ -88,7 +86,7 @@ def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]
             line("streaming, steady", found.times["streaming"], found.streamed,
                  Floor("batch on the same data", found.times["batch"], 0.3))
         )  # fmt: skip
-        lines.append(growth(found))
+        lines.append(growth_with_size(found))
         lines += shapes.measure(spark, pool, folder, size)
         lines += scale.measure(spark, folder)
         worker = runs.largest_worker(spark) / (1 << 20)
@@ -166,13 +164,9 @@ def line(name: str, times: Times, size: int, *floors: Floor, note: str = "") -> 
     return Line(name, times, size, "MB/s", list(floors), clock="wall", scale=MB, note=note)
 
 
-def growth(found: Rounds) -> Figure:
-    """The exponent with which time grows with size: 1 is linear."""
+def growth_with_size(found: Rounds) -> Figure:
     names = [*(f"{files} files" for files in SIZES[:-1]), "tables"]
-    times = [math.log(found.times[name].best("wall")) for name in names]
-    slope = statistics.linear_regression([math.log(files) for files in SIZES], times).slope
-    name = f"growth of time, {', '.join(map(str, SIZES))} files"
-    return Figure(name, [slope], "", [Bound("slope", 1.25)])
+    return growth("time", "files", SIZES, [found.times[name].best("wall") for name in names])
 
 
 def commands(folder: Path, paths: list[str], size: int) -> list[Result]:

@@ -1,4 +1,4 @@
-"""Results as a table on the terminal and as a JSON file."""
+"""Results as a table on the terminal and as JSON files, one for each part."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.harness import Line, NotMeasured, Result, missed_targets
 from rich.console import Console
 from rich.table import Table
 
+OUT = Path(__file__).parent / "out"
 VERSIONS = ("librt", "mypy", "numpy", "pyarrow", "dpkt", "pyspark", "websockets", "uvloop")
 
 
@@ -42,12 +44,11 @@ def show(lines: Sequence[Result]) -> None:
     console.print(f"{len(late)} of {wanted} targets are not met:")
     for line, verdict in late:
         assert verdict.target is not None
-        console.print(
-            f"  {line.part}: {line.name} is at {ratio_text(verdict.ratio)} of {verdict.floor}; "
-            f"the target is {ratio_text(verdict.target)}.",
-            highlight=False,
-            soft_wrap=True,
+        text = (
+            f"{line.part}: {line.name} is at {ratio_text(verdict.ratio)} of {verdict.floor}; "
+            f"the target is {ratio_text(verdict.target)}. {verdict.why}"
         )
+        console.print(f"  {text.rstrip()}", markup=False, highlight=False, soft_wrap=True)
 
 
 def table_of(part: str, lines: Sequence[Result]) -> Table:
@@ -90,13 +91,24 @@ def table_of(part: str, lines: Sequence[Result]) -> Table:
     return table
 
 
-def write(lines: Sequence[Result], folder: Path) -> Path:
-    """The results with all times, the machine, the commit and the versions."""
+@dataclass
+class Began:
+    """When a part began, and under what load."""
+
+    at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+def write(lines: Sequence[Result], folder: Path, began: Began, about: str = "") -> Path:
+    """The results of one part with all times, when they were measured, and on what."""
     folder.mkdir(exist_ok=True)
     now = datetime.datetime.now(datetime.UTC)
     path = folder / f"{now:%Y%m%dT%H%M%SZ}-{'-'.join(dict.fromkeys(li.part for li in lines))}.json"
     record = {
-        "at": now.isoformat(timespec="seconds"),
+        "at": began.at.isoformat(timespec="seconds"),
+        "seconds": (now - began.at).total_seconds(),
+        "load": [began.load, os.getloadavg()[0]],
+        "about": about,
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
@@ -133,7 +145,6 @@ def machine() -> dict[str, object]:
         "system": platform.platform(terse=True),
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
-        "load": os.getloadavg(),
     }
 
 

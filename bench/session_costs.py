@@ -1,4 +1,4 @@
-"""What a short session costs: CPU time of one, and how the cost grows with their number.
+"""What a short session costs in analysis, and how CPU time grows with what a capture holds.
 
 Measured in this process, with the functions of the two tasks of the pipeline: index, then analyze,
 which detects the protocol and writes all tables.
@@ -6,8 +6,6 @@ which detects the protocol and writes all tables.
 
 from __future__ import annotations
 
-import math
-import statistics
 import struct
 import tempfile
 import time
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from bench.byte_traffic import mplex_frame
 from bench.capture_writer import ACK, FIN, SYN
-from bench.harness import Bound, Figure, Result
+from bench.harness import Bound, Figure, Result, growth
 from bench.pipeline_captures import PCAP_NS_HEADER, START_NS, ByteArray, Conversations
 
 from polymux.analysis.options import AnalysisOptions
@@ -38,23 +36,26 @@ SESSION_COUNTS = (1_000, 10_000, 100_000)
 FRAME_COUNTS = (20_000, 200_000, 2_000_000)
 FILE_COUNTS = (4, 16, 64)
 SESSIONS_OF_FILES = 2_048
-MAX_SLOPE = 1.15
 SIDE_BY_SIDE = 8  # connections that are open at the same time
 PACKET_INTERVAL_NS = 1000
 ASK = mplex_frame(1, 0, b"s1") + mplex_frame(1, 2, b"hello, world") + mplex_frame(1, 4, b"")
 ANSWER = mplex_frame(1, 1, b"goodbye, world") + mplex_frame(1, 3, b"")
 
 
-def measure(folder: Path) -> list[Result]:
+def costs(folder: Path) -> list[Result]:
+    """The CPU time of sessions of two sizes."""
     short, middle = folder / "short.pcap", folder / "middle.pcap"
     write_short_sessions(short, SESSIONS * 4)
     Conversations(SESSIONS).write(middle, SESSIONS * BYTES_OF_MIDDLE_SESSION)
-    lines: list[Result] = [
+    return [
         per_session("session of 7 packets, all tables", [short], SESSIONS * 4, 80),
         per_session("session of 115 frames, all tables", [middle], SESSIONS, 200),
     ]
-    lines += [growth_with_sessions(folder), growth_with_frames(folder), growth_with_files(folder)]
-    return lines
+
+
+def growth_lines(folder: Path) -> list[Result]:
+    """How the CPU time of an analysis grows with sessions, frames and files."""
+    return [growth_with_sessions(folder), growth_with_frames(folder), growth_with_files(folder)]
 
 
 def per_session(name: str, paths: list[Path], sessions: int, most: float) -> Figure:
@@ -70,7 +71,7 @@ def growth_with_sessions(folder: Path) -> Figure:
         write_short_sessions(path, count)
         times.append(best_seconds([path], count, count < SESSION_COUNTS[-1]))
         path.unlink()
-    return slope("sessions of a capture", SESSION_COUNTS, times)
+    return growth("CPU time", "sessions of a capture", SESSION_COUNTS, times)
 
 
 def growth_with_frames(folder: Path) -> Figure:
@@ -80,7 +81,7 @@ def growth_with_frames(folder: Path) -> Figure:
         Conversations(16).write(path, count * 114)  # 100-byte frames, 5 in a packet
         times.append(best_seconds([path], 16))
         path.unlink()
-    return slope("frames", FRAME_COUNTS, times)
+    return growth("CPU time", "frames of a capture", FRAME_COUNTS, times)
 
 
 def growth_with_files(folder: Path) -> Figure:
@@ -93,20 +94,11 @@ def growth_with_files(folder: Path) -> Figure:
         times.append(best_seconds(paths, count * SESSIONS_OF_FILES // 8))
         for path in paths:
             path.unlink()
-    return slope("files", FILE_COUNTS, times)
+    return growth("CPU time", "files", FILE_COUNTS, times)
 
 
 def best_seconds(paths: list[Path], sessions: int, repeated: bool = True) -> float:
     return min(seconds_of(paths, sessions) for _ in range(ROUNDS if repeated else 1))
-
-
-def slope(of: str, sizes: tuple[int, ...], times: list[float]) -> Figure:
-    """The exponent with which CPU time grows with a size: 1 is linear."""
-    found = statistics.linear_regression(
-        [math.log(size) for size in sizes], [math.log(each) for each in times]
-    ).slope
-    name = f"growth of CPU time, {', '.join(f'{size:,}' for size in sizes)} {of}"
-    return Figure(name, [found], "", [Bound("slope", MAX_SLOPE)])
 
 
 def seconds_of(paths: list[Path], sessions: int) -> float:

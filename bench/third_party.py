@@ -72,26 +72,15 @@ class ThirdPartyPair:
     """A handle of both ends of a third-party peer."""
 
     def __init__(
-        self, script: str, dialer: asyncio.subprocess.Process, acceptor: asyncio.subprocess.Process
+        self, name: str, dialer: asyncio.subprocess.Process, acceptor: asyncio.subprocess.Process
     ) -> None:
-        package = PACKAGES[script][0]
-        self.name = {"libp2p": "PyPI libp2p", "h2": "h2 (HTTP/2)"}[package]
-        self.script = script
+        self.name = name
         self.dialer = dialer
+        self.acceptor = acceptor
         self.pids: Sequence[int] = (dialer.pid, acceptor.pid)
 
     async def call(self, do: str, **fields: object) -> Any:
-        assert self.dialer.stdin is not None
-        assert self.dialer.stdout is not None
-        self.dialer.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
-        try:
-            line = await asyncio.wait_for(self.dialer.stdout.readline(), 60)
-        except TimeoutError:
-            raise CandidateFailed("no answer in 60 s") from None
-        answer = json.loads(line or b'{"error": "it is gone"}')
-        if "error" in answer:
-            raise CandidateFailed(answer["error"])
-        return answer["found"]
+        return await call(self.dialer, do, **fields)
 
     def bulk(self, byte_count: int, size: int, streams: int) -> Act:
         async def act() -> float:
@@ -105,32 +94,64 @@ class ThirdPartyPair:
 
         return act
 
+    def requests(self, count: int, size: int, flight: int) -> Act:
+        async def act() -> float:
+            return float(await self.call("requests", count=count, size=size, flight=flight))
+
+        return act
+
     async def pings(self, count: int, load: int) -> list[float]:
+        """Round trips, beside `load` bytes of bulk data (0: none)."""
         return [float(each) for each in await self.call("pings", count=count, load=load)]
+
+
+async def call(process: asyncio.subprocess.Process, do: str, **fields: object) -> Any:
+    """Send a command to one end, and return what it answers."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), 60)
+    except TimeoutError:
+        raise CandidateFailed("no answer in 60 s") from None
+    answer = json.loads(line or b'{"error": "it is gone"}')
+    if "error" in answer:
+        raise CandidateFailed(answer["error"])
+    return answer["found"]
 
 
 @contextlib.asynccontextmanager
 async def third_party_pair(script: str) -> AsyncIterator[ThirdPartyPair]:
     """Start both ends, each a process. Only if `missing` returns None."""
-    python = interpreter(script)[0]
-    acceptor = await start(python, script, "listen")
+    name = {"libp2p": "PyPI libp2p", "h2": "h2 (HTTP/2)"}[PACKAGES[script][0]]
+    command = [str(interpreter(script)[0]), "-m", f"bench.third_party_peers.{script}"]
+    async with both_ends(command) as (dialer, acceptor):
+        yield ThirdPartyPair(name, dialer, acceptor)
+
+
+@contextlib.asynccontextmanager
+async def both_ends(
+    command: list[str],
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.subprocess.Process]]:
+    """Start the dialing and the accepting end of a peer."""
+    acceptor = await start(*command, "listen")
     try:
         port = json.loads(await read_line(acceptor))["port"]
-        dialer = await start(python, script, "connect", str(port))
+        dialer = await start(*command, "connect", str(port))
         try:
             await read_line(dialer)
-            yield ThirdPartyPair(script, dialer, acceptor)
+            yield dialer, acceptor
         finally:
             await stop(dialer)
     finally:
         await stop(acceptor)
 
 
-async def start(python: Path, script: str, *arguments: str) -> asyncio.subprocess.Process:
+async def start(*command: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        python, "-m", f"bench.third_party_peers.{script}", *arguments, stdin=pipe, stdout=pipe,
-        stderr=asyncio.subprocess.DEVNULL, limit=1024 * 1024, cwd=ROOT,
+        *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, limit=1024 * 1024,
+        cwd=ROOT,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ MAX_P99_FACTOR = 2.0  # of the value while no connection is stuck
 TOKEN = "a token of the benchmark"
 START_SECONDS = 20.0
 STUCK = b"S"  # as the first byte: the target reads nothing more
+SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
 
 class TargetServer:
@@ -151,9 +152,9 @@ def ssh_tunnel(target: int, folder: Path) -> Iterator[int]:
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     sshd = subprocess.Popen(
-        [str(shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")), "-D", "-e", "-f",
-         str(folder / "sshd_config")], stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [str(shutil.which("sshd", path=SEARCHED)), "-D", "-e", "-f", str(folder / "sshd_config")],
+        stderr=subprocess.DEVNULL,
+    )
     wait_for(port)
     ssh = subprocess.Popen(
         ["ssh", "-N", "-i", str(folder / "user"), "-p", str(port), "-o", "BatchMode=yes",
@@ -168,6 +169,16 @@ def ssh_tunnel(target: int, folder: Path) -> Iterator[int]:
         for process in (ssh, sshd):
             process.terminate()
             process.wait()
+
+
+def missing_ssh() -> str | None:
+    """Why OpenSSH is not available, or None."""
+    if not harness.EFFORT.third_party:
+        return "left out by wish"
+    for name in ("ssh", "ssh-keygen", "sshd"):
+        if shutil.which(name, path=SEARCHED) is None:
+            return f"{name} is not installed"
+    return None
 
 
 def free_port() -> int:
@@ -197,13 +208,13 @@ def measure() -> list[Result]:
             "clear": stack.enter_context(tunnel(target.port, folder / "clear", tls=False)),
             "tls": stack.enter_context(tunnel(target.port, folder / "tls", tls=True)),
         }
-        has_ssh = harness.EFFORT.third_party and shutil.which("ssh") is not None
-        if has_ssh:
+        reason = missing_ssh()
+        if reason is None:
             ports["ssh"] = stack.enter_context(ssh_tunnel(target.port, folder / "ssh"))
         ports["direct"] = target.port
         lines = throughput(ports, harness.EFFORT.scaled(TRANSFER_BYTES, BLOCK_BYTES))
-        if not has_ssh:
-            lines.append(NotMeasured("ssh -L", "OpenSSH is not installed, or not asked for"))
+        if reason is not None:
+            lines.append(NotMeasured("ssh -L", reason))
         return [*lines, many_connections(ports["clear"])]
 
 

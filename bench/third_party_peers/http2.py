@@ -156,6 +156,26 @@ class Http2Endpoint(asyncio.Protocol):
         await asyncio.gather(*(some() for _ in range(flight)))
         return time.perf_counter() - start
 
+    async def requests(self, count: int, size: int, flight: int) -> float:
+        """Each is echoed by its own stream."""
+        payload = bytes(size)
+
+        async def some() -> None:
+            for _ in range(count // flight):
+                number = self.h2.get_next_available_stream_id()
+                self.arrived[number] = 0
+                self.h2.send_headers(number, ECHO)
+                await self.send(number, payload)
+                self.h2.end_stream(number)
+                while number not in self.ended:
+                    await self.wait_for_change(number)
+                assert self.arrived.pop(number) == size
+                self.ended.discard(number)
+
+        start = time.perf_counter()
+        await asyncio.gather(*(some() for _ in range(flight)))
+        return time.perf_counter() - start
+
     async def pings(self, count: int, load: int) -> list[float]:
         number = self.h2.get_next_available_stream_id()
         self.arrived[number] = 0
@@ -191,6 +211,7 @@ async def connect(port: int) -> None:
     commands: dict[str, Command] = {
         "bulk": side.bulk,
         "openings": side.openings,
+        "requests": side.requests,
         "pings": side.pings,
     }
     await run_commands(commands, lambda: loop.run_in_executor(None, sys.stdin.readline))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bench import captures, harness, tls_captures
+from bench import captures, harness, session_costs, tls_captures
 from bench.capture_writer import FORMATS, one_way_packets, packets_carrying
 from bench.harness import Effort, NotMeasured
 
@@ -15,19 +15,22 @@ def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(captures, "PAYLOAD", 1 << 20)
     monkeypatch.setattr(captures, "LISTED", 400_000)
     monkeypatch.setattr(captures, "SLOW", 1)
+    monkeypatch.setattr(captures, "COLD_ROUNDS", 1)
+    monkeypatch.setattr(session_costs, "SESSIONS", 2)
+    monkeypatch.setattr(session_costs, "ROUNDS", 1)
     monkeypatch.setattr(tls_captures, "OPENED_BYTES", 1 << 20)
     monkeypatch.setattr(tls_captures, "LISTED_BYTES", 400_000)
     monkeypatch.setattr(tls_captures, "KEY_LOG_LINES", 1000)
     monkeypatch.setattr(tls_captures, "SLOW", 1)
     lines = [line for line in captures.measure() if not isinstance(line, NotMeasured)]
     assert [line.name.split(",")[0] for line in lines] == [
-        "scan", "scan", "scan and reassembly", "polymux ls", "key log", "TLS opened", "TLS opened",
-        "polymux ls",
+        "scan", "scan", "scan and reassembly", "polymux ls", "polymux ls", "key log", "TLS opened",
+        "TLS opened", "polymux ls", "session of 7 packets", "session of 115 frames",
     ]  # fmt: skip
     assert all(line.value > 0 for line in lines)
     targets = [[verdict.target for verdict in line.comparisons()] for line in lines]
-    assert targets[2:7] == [[0.18], [1.0, None], [1.0], [0.6], [None]]
-    assert targets[7][-3:] == [0.6, None, None]
+    assert targets[2:8] == [[0.15], [1.0, None], [0.4], [1.0], [0.6], [None]]
+    assert targets[8][-3:] == [0.6, None, None]
     assert all(each[:2] == [0.8, 60.0] for each in targets[:2])
 
 
