@@ -225,6 +225,32 @@ def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_eve
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
+def test_late_packets_over_a_long_time_touch_the_session_after_the_last_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    first = build.talk(*lines, close=False)
+    goes_on = build.talk(*lines, start=build.START + 22 * HOUR, isn=(1 << 20, 2 << 20))[3:]
+    files = {
+        "first.pcap": first,
+        "another.pcap": build.talk(*lines, start=build.START + 5 * HOUR, isn=(7 << 28, 9 << 28)),
+        "goes-on.pcap": goes_on,  # of the first, or of what the late packets are of
+        "later.pcap": build.talk(
+            *lines, start=build.START + 30 * HOUR, ends=(build.End("192.0.2.7", 1), build.BOB)
+        ),
+    }
+    for name, packets in files.items():
+        (captures / name).write_bytes(build.pcap(packets, nano=True))
+    append(spark, captures, lake)
+    late = [replace(first[-1], at=build.START + hours * HOUR) for hours in (1, 20)]
+    (captures / "late.pcap").write_bytes(build.pcap(late, nano=True))
+    append(spark, captures, lake)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
 def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -168,10 +168,12 @@ def _touched_by(new: NewPackets, sessions: list[PublishedSession]) -> set[str]:
     """The sessions of a flow, in the order of their start, that new packets may belong to."""
     begin, end = new.first_at - SETTLE_NS, new.last_at + SETTLE_NS
     found = {s.session_id for s in sessions if s.started_at <= end and s.ended_at >= begin}
-    position = bisect_right(sessions, new.first_at, key=lambda session: session.started_at)
-    before, after = sessions[max(0, position - 1) : position], sessions[position : position + 1]
+    starts = [session.started_at for session in sessions]
+    before = sessions[: bisect_right(starts, new.first_at)][-1:]
+    # Its first packet need not be its SYN.
+    after = sessions[bisect_right(starts, new.last_at) :][:1]
     found |= {s.session_id for s in before if not new.begins or not s.ended}
-    return found | {s.session_id for s in after if not s.begun}
+    return found | {s.session_id for s in after}
 
 
 def _closure(
