@@ -37,7 +37,7 @@ from polymux.live.session.shutdown import Shutdown
 from polymux.live.session.socket_options import limit_unsent_bytes
 from polymux.live.session.socket_writer import SocketWriter
 from polymux.live.session.wakeups import WakeupQueue
-from polymux.live.streams.base import StreamBase
+from polymux.live.streams.base import StreamBase, wake_senders
 from polymux.live.streams.duplex import Stream
 from polymux.live.transport import Transport
 
@@ -83,6 +83,7 @@ class SessionBase:
             runtime.call_soon,
             callbacks.writable_transport,
             callbacks.after_write,
+            callbacks.on_loop_iteration,
             self.busy_poller,
         )
         self.wakeup_queue = WakeupQueue(runtime, self.socket_writer)
@@ -106,12 +107,11 @@ class SessionBase:
         """Process a received chunk, then resume the tasks it woke (see `wakeups`)."""
         if self.busy_poller.sent_at_ns != NOTHING_SENT:
             self.busy_poller.on_receive()
-        self.wakeup_queue.depth += 1  # from here on, woken tasks are queued
-        self.socket_writer.in_receive = True
+        self.wakeup_queue.begin()
         try:
             self._process_received(data)
         finally:
-            self.wakeup_queue.end_receive()
+            self.wakeup_queue.settle()
 
     def _process_received(self, data: bytes) -> None:
         if self.recorder is not None:
@@ -189,8 +189,8 @@ class SessionBase:
             self.endpoint.resume(record)
             if kind is Accepted:
                 stream.wake_all()
-            elif stream.waiting_senders:
-                stream.wake_senders()
+            else:
+                wake_senders(stream)
         elif isinstance(event, Aborted):
             if self.accept_queue.discard(stream):
                 stream.discard_unread()
@@ -433,3 +433,9 @@ class WriterCallbacks:
         session = self.session_ref()
         if session is not None:
             session._after_write()
+
+    def on_loop_iteration(self) -> None:
+        session = self.session_ref()
+        if session is not None:
+            session.wakeup_queue.begin()
+            session.wakeup_queue.settle()

@@ -24,7 +24,7 @@ Invariants:
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
@@ -32,7 +32,7 @@ from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, Strea
 from polymux.live.errors import copy_of, printable
 from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
-from polymux.live.session.wakeups import IDLE, Waiter
+from polymux.live.session.wakeups import IDLE, WAITING, SendWaiter, Waiter
 
 if TYPE_CHECKING:
     from polymux.live.session.interface import SessionInterface
@@ -73,8 +73,7 @@ class StreamBase:
         self.read_error: PolymuxError | None = None  # raised by reads once the buffer is empty
         self._reading_closed = False  # this side has closed the stream for reading
         self.read_waiter: Waiter | None = None
-        # Futures of the callers that wait to send, with the number of bytes each wants to queue.
-        self.waiting_senders: dict[Future[None], int] | None = None
+        self.waiting_senders: dict[SendWaiter, None] | None = None  # callers that wait to send
         self.acceptance: Future[None] | None = None  # done when an offer is decided
 
     # Sending
@@ -129,15 +128,19 @@ class StreamBase:
         """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
         return is_send_full(self)
 
-    def _add_waiting_sender(self, size: int) -> Future[None]:
-        """Return a future that `wake_senders` resolves; `_remove_waiting_sender` it afterwards."""
-        waiter: Future[None] = self.session.runtime.create_future()
+    def _add_waiting_sender(self, size: int) -> SendWaiter:
+        """Return a waiter that `wake_senders` wakes; `_remove_waiting_sender` it afterwards.
+
+        Args:
+            size: How many bytes the caller wants to queue.
+        """
+        waiter = SendWaiter(self.session.wakeup_queue, size)
         if self.waiting_senders is None:
             self.waiting_senders = {}
-        self.waiting_senders[waiter] = size
+        self.waiting_senders[waiter] = None
         return waiter
 
-    def _remove_waiting_sender(self, waiter: Future[None]) -> None:
+    def _remove_waiting_sender(self, waiter: SendWaiter) -> None:
         assert self.waiting_senders is not None
         del self.waiting_senders[waiter]
 
@@ -308,21 +311,14 @@ class StreamBase:
 
     def wake_senders(self) -> int:
         """Let the callers that wait to send look again. Return the bytes they want to queue."""
-        size = 0
-        if self.waiting_senders is not None:
-            for waiter, amount in self.waiting_senders.items():
-                if not waiter.done():
-                    waiter.set_result(None)
-                    size += amount
-        return size
+        return wake_senders(self)
 
     def wake_all(self) -> None:
         """Let every caller that waits on this stream look again."""
         if self.acceptance is not None and not self.acceptance.done():
             self.acceptance.set_result(None)
         self.wake_reader()
-        if self.waiting_senders:
-            self.wake_senders()
+        wake_senders(self)
 
     def set_error(self, problem: PolymuxError) -> None:
         """End both directions with `problem`, unless they already have an error."""
@@ -335,7 +331,7 @@ class StreamBase:
         """End sending with `problem`; reading is not affected."""
         if self.send_error is None:
             self.send_error = problem
-        self.wake_senders()
+        wake_senders(self)
 
     def on_peer_abort(self, text: bytes) -> None:
         """The peer aborted the stream, with `text` as its reason."""
@@ -392,6 +388,17 @@ def is_send_full(stream: StreamBase) -> bool:
         and own.credit_granted - own.credit_spent <= buffers.queued_bytes
         and own.state == OPEN
     )
+
+
+def wake_senders(stream: StreamBase) -> i64:
+    """Let the callers that wait to send look again. Return the bytes they want to queue."""
+    size: i64 = 0
+    if stream.waiting_senders is not None:
+        for waiter in stream.waiting_senders:
+            if waiter.state == WAITING:
+                waiter.wake()
+                size += waiter.size
+    return size
 
 
 def copied_bytes(data: object) -> bytes:

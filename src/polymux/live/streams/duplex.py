@@ -8,12 +8,12 @@ that credit returns while they wait, and put them back if they cannot finish.
 import re
 from asyncio import IncompleteReadError  # the exception only
 from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
 
 from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
-from polymux.live.runtime import Future
 from polymux.live.streams.base import StreamBase, copied_bytes
 
 BytesLike = bytes | bytearray | memoryview
@@ -160,11 +160,11 @@ class Stream(StreamBase):
             return
         waiter = self._add_waiting_sender(size)
 
-        def woken(_: Future[None]) -> None:
+        def woken(_: object) -> None:
             self._remove_waiting_sender(waiter)
-            callback()
+            session.runtime.call_soon(callback)
 
-        waiter.add_done_callback(woken)
+        waiter.add_done_callback(woken, context=copy_context())
         session.send_waiters.add(self, False)
         session.schedule_flush()
 
