@@ -28,7 +28,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
-from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, StreamState
+from polymux.core.streams import ABORTED, ENDED, OPEN, HalfStream, StreamBuffers, StreamState
 from polymux.live.errors import copy_of, printable
 from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
@@ -198,7 +198,7 @@ class StreamBase:
             raise copy_of(self.read_error)
         if self._reading_closed:
             raise StreamEnded(f"{self} was closed by this side")
-        if self.peer_half.state == OPEN:
+        if is_content_missing(self):
             return False
         if self.state.error is not None and self.state.reset_by != self.endpoint.side:
             raise self._peer_abort_error(self.state.error)
@@ -355,7 +355,7 @@ class StreamBase:
         With `can_reply` the connection can still be written to: a stream whose peer half has ended
         keeps sending.
         """
-        if self.peer_half.state == OPEN and self.read_error is None:
+        if is_content_missing(self) and self.read_error is None:
             self.read_error = problem
         if self.send_error is None and not (can_reply and self.peer_half.state != OPEN):
             self.send_error = problem
@@ -388,6 +388,12 @@ def is_send_full(stream: StreamBase) -> bool:
         and own.credit_granted - own.credit_spent <= buffers.queued_bytes
         and own.state == OPEN
     )
+
+
+def is_content_missing(stream: StreamBase) -> bool:
+    """Whether the peer has not ended its half, or its last bytes have not arrived."""
+    state = stream.peer_half.state
+    return state == OPEN or (state == ENDED and not stream.buffers.all_received)
 
 
 def wake_senders(stream: StreamBase) -> i64:
