@@ -71,6 +71,7 @@ class SocketWriter:
         self.blocked = False  # the transport has paused writing
         self.senders_waiting = False  # for room in the send buffers
         self.bytes_sent: i64 = 0  # handed to the transport
+        self.sent_at: i64 = 0  # when, in nanoseconds of the runtime's clock
         self.bytes_since_yield: i64 = 0  # of these, since the last event-loop iteration
         self.sender_quota: i64 = SENDER_QUOTA_BYTES
         self.streams_changed: i64 = 0  # opened or closed since the last write
@@ -153,6 +154,7 @@ class SocketWriter:
         if len(chunks) > 0:
             written = self.write_chunks(transport, chunks)
             self.bytes_sent += written
+            self.sent_at = self.endpoint.now
             self.bytes_since_yield += written
             poller = self.busy_poller
             if poller.budget_ns > 0:  # `BusyPoller.on_send` inlined: it runs for every write

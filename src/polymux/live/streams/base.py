@@ -30,7 +30,6 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
 from polymux.core.streams import ABORTED, ENDED, OPEN, HalfStream, StreamBuffers, StreamState
 from polymux.live.errors import copy_of, printable
-from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
 from polymux.live.session.wakeups import IDLE, WAITING, SendWaiter, Waiter
 
@@ -44,7 +43,6 @@ class StreamBase:
 
     __slots__ = (
         "_reading_closed",
-        "acceptance",
         "buffers",
         "endpoint",
         "own_half",
@@ -73,8 +71,8 @@ class StreamBase:
         self.read_error: PolymuxError | None = None  # raised by reads once the buffer is empty
         self._reading_closed = False  # this side has closed the stream for reading
         self.read_waiter: Waiter | None = None
-        self.waiting_senders: dict[SendWaiter, None] | None = None  # callers that wait to send
-        self.acceptance: Future[None] | None = None  # done when an offer is decided
+        # Callers that wait to send, or for a change of the stream:
+        self.waiting_senders: dict[SendWaiter, None] | None = None
 
     # Sending
 
@@ -124,16 +122,31 @@ class StreamBase:
         self.socket_writer.schedule_flush()
         return True
 
-    def _is_send_full(self) -> bool:
-        """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
-        return is_send_full(self)
+    def send_would_block(self) -> bool:
+        """Whether `send` would have to wait now."""
+        return self.send_error is None and is_send_full(self)
 
-    def _add_waiting_sender(self, size: int) -> SendWaiter:
-        """Return a waiter that `wake_senders` wakes; `_remove_waiting_sender` it afterwards.
+    def _wait_for_room(self, size: int, woken: bool) -> SendWaiter | None:
+        """Begin to wait until `size` bytes can be queued.
 
         Args:
             size: How many bytes the caller wants to queue.
+            woken: The caller has waited before, was woken, and found no room.
+
+        Returns:
+            What the caller has to await, and to `_remove_waiting_sender` afterwards; None if it has
+            to look again at once: something was written, or has been found to lack credit.
         """
+        if self.socket_writer.flush_for_sender() or not self.send_would_block():
+            return None
+        session = self.session
+        waiter = self._add_waiting_sender(size)
+        session.send_waiters.add(self, woken)
+        self.socket_writer.schedule_flush()
+        return waiter
+
+    def _add_waiting_sender(self, size: int) -> SendWaiter:
+        """Return a waiter that `wake_senders` wakes; `_remove_waiting_sender` it afterwards."""
         waiter = SendWaiter(self.session.wakeup_queue, size)
         if self.waiting_senders is None:
             self.waiting_senders = {}
@@ -149,11 +162,7 @@ class StreamBase:
     def _queue_end(self) -> None:
         """End this side's half after the data that is queued."""
         if self.send_error is None:
-            self.endpoint.end(self.state)
-            if len(self.session.streams) == 1:  # no other stream to share the write with
-                self.socket_writer.flush()
-            else:
-                self.socket_writer.schedule_or_flush()
+            queue_end(self)
 
     def stop_reading(self) -> None:
         """Close the stream for reading; unread data is discarded.
@@ -204,6 +213,16 @@ class StreamBase:
             raise self._peer_abort_error(self.state.error)
         return True
 
+    def _take_next(self) -> bytes | None:
+        """Take everything received, as `_take_received`; empty at the end, None if none has come.
+
+        Raises:
+            StreamAborted, StreamEnded, SessionClosed: As `check_eof`.
+        """
+        if len(self.buffers.received) > 0:
+            return take_received(self)
+        return b"" if self.check_eof() else None
+
     def wait_readable(self) -> Waiter:
         """Return an awaitable that ends when the reader has something new to look at.
 
@@ -219,22 +238,11 @@ class StreamBase:
 
     def _take_received(self) -> bytes:
         """Remove and return everything received, and return the credit for it."""
-        parts = self.endpoint.receive_queue.take_received(self.buffers)
-        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        self.credit_read(len(data))
-        return data
+        return take_received(self)
 
     def credit_read(self, size: int) -> None:
         """Account for `size` bytes read: return credit, and resume reading from the transport."""
-        if self.peer_half.credit_granted >= 0:
-            self.endpoint.read(self.state, size)
-        session = self.session
-        if session.read_backpressure.paused_at:
-            session.read_backpressure.update()
-        if self.endpoint.scheduler.control_queue:
-            self.socket_writer.schedule_flush()
-        if self.state.over:
-            session.remove_if_finished(self)
+        credit_read(self, size)
 
     def discard_unread(self) -> None:
         """Drop what was received and what is still to come: it will not be read."""
@@ -315,8 +323,6 @@ class StreamBase:
 
     def wake_all(self) -> None:
         """Let every caller that waits on this stream look again."""
-        if self.acceptance is not None and not self.acceptance.done():
-            self.acceptance.set_result(None)
         self.wake_reader()
         wake_senders(self)
 
@@ -343,11 +349,8 @@ class StreamBase:
         self.session.on_stream_released(self)
 
     def on_closed(self) -> None:
-        """Both halves are closed. If this side's half was aborted, the peer aborted it."""
-        self.endpoint.scheduler.discard_outgoing(self.buffers)
-        if self.own_half.state == ABORTED:
-            self.set_send_error(self._peer_abort_error(self.state.error or b""))
-        self.wake_all()
+        """Both halves are closed."""
+        close_stream(self)
 
     def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
         """No more bytes will arrive.
@@ -388,6 +391,55 @@ def is_send_full(stream: StreamBase) -> bool:
         and own.credit_granted - own.credit_spent <= buffers.queued_bytes
         and own.state == OPEN
     )
+
+
+def queue_end(stream: StreamBase) -> None:
+    """End this side's half after the data that is queued."""
+    stream.endpoint.end(stream.state)
+    if len(stream.session.streams) == 1:  # no other stream to share the write with
+        stream.socket_writer.flush()
+    else:
+        stream.socket_writer.schedule_or_flush()
+
+
+def take_received(stream: StreamBase) -> bytes:
+    """Remove and return everything received, and return the credit for it."""
+    parts = stream.endpoint.receive_queue.take_received(stream.buffers)
+    data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    credit_read(stream, len(data))
+    return data
+
+
+def credit_read(stream: StreamBase, size: int) -> None:
+    """Account for `size` bytes read: return credit, and resume reading from the transport."""
+    if stream.peer_half.credit_granted >= 0:
+        stream.endpoint.read(stream.state, size)
+    session = stream.session
+    if session.read_backpressure.paused_at:
+        session.read_backpressure.update()
+    if len(stream.endpoint.scheduler.control_queue) > 0:
+        stream.socket_writer.schedule_flush()
+    if stream.state.over:
+        session.remove_if_finished(stream)
+
+
+def wake_reader(stream: StreamBase) -> None:
+    """Let the task that waits in `wait_readable` look again."""
+    if stream._reading_closed:
+        stream.wake_reader()
+    elif stream.read_waiter is not None:
+        stream.read_waiter.wake()
+
+
+def close_stream(stream: StreamBase) -> None:
+    """Both halves are closed. If this side's half was aborted, the peer aborted it."""
+    stream.endpoint.scheduler.discard_outgoing(stream.buffers)
+    if stream.own_half.state == ABORTED:
+        stream.set_send_error(stream._peer_abort_error(stream.state.error or b""))
+        stream.wake_all()
+    else:
+        wake_reader(stream)
+        wake_senders(stream)
 
 
 def is_content_missing(stream: StreamBase) -> bool:
