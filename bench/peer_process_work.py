@@ -10,8 +10,10 @@ from typing import Any
 
 import polymux
 
-# Benchmarks open more streams than the default limits allow.
-LIMITS = polymux.Limits(max_streams=65536, accept_backlog=65536, max_own_streams=65536)
+# Benchmarks open more streams, and ping more often, than the default limits allow.
+LIMITS = polymux.Limits(
+    max_streams=65536, accept_backlog=65536, max_own_streams=65536, empty_frame_burst=1_000_000
+)
 ORDER_STRUCT = struct.Struct(">cII")  # Minmux: action, first id, number of the dialer's streams
 ORDER_STREAM_ID = 1  # the Minmux stream with such orders
 SINK_MARKER = b"s"  # first byte of a Streamux request that is read, not echoed

@@ -13,7 +13,7 @@ from bench.results import show
 @pytest.mark.parametrize(
     ("part", "least"),
     [("live", 15), ("pairs", 26), ("omnistreams", 8), ("streamux", 5), ("minmux", 6),
-     ("fairness", 32), ("doors", 4)],
+     ("pings", 48), ("fairness", 8), ("doors", 4)],
 )  # fmt: skip
 def test_a_live_part_measures_all_its_lines(
     part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
