@@ -10,11 +10,15 @@ from bench.results import OUT, Began, show, write
 # A part is a module with `measure()`, which returns results; the first line of its docstring is its
 # description.
 PARTS = (
-    "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
-    "requests", "growth", "pipeline", "lake", "collect", "tunnel", "chaos", "doors",
+    "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "pings",
+    "fairness", "requests", "growth", "pipeline", "lake", "collect", "tunnel", "chaos", "doors",
+    "processes",
 )  # fmt: skip
 # Companions: sessions beside raw sockets, beside their peers, and pings and fairness under load.
-RUN_WITH = {"live": ("live", "pairs", "fairness"), "pairs": ("pairs", "fairness")}
+RUN_WITH = {
+    "live": ("live", "pairs", "pings", "fairness"),
+    "pairs": ("pairs", "pings", "fairness"),
+}
 
 
 def with_companions(names: list[str]) -> list[str]:

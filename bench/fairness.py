@@ -1,4 +1,4 @@
-"""Streams under load, in all protocols: ping latency alone and beside bulk, and fairness."""
+"""Streams that share a session, in all protocols: fairness, weights, and memory when idle."""
 
 from __future__ import annotations
 
@@ -7,31 +7,20 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bench import harness, minmux, npm, omnistreams, pairs, streamux
-from bench.alternating_runs import CandidateFailed, cpu_seconds_of, required_time
+from bench import harness, minmux, omnistreams, pairs, streamux
 from bench.footprint import footprint_lines
-from bench.harness import Bound, Figure, Line, NotMeasured, Result, Times
+from bench.harness import Bound, Figure, Result
 from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
-from bench.raw_actions import raw_tcp, tcp_pings
-from tests.interop.node_peer import PeerFailed
 
-PINGS = 100  # per round
-LOAD_BYTES = 16_000_000  # bulk data beside the pings
-SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
-MAX_PING_SECONDS = 0.005  # beside bulk, or five times the latency without
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
 MIN_PART = 0.9  # of what its weight gives a stream
 WEIGHTS = (1, 2, 4)
 FAIRNESS_STREAMS = 10
 FAIRNESS_STREAM_BYTES = 3_000_000
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux")
-NAMELESS = ("npm libp2p-mplex",)  # no stream can be named `echo`
-
-Ping = Callable[[], Awaitable[None]]
 
 
 def measure() -> list[Result]:
@@ -42,33 +31,13 @@ async def measure_all() -> list[Result]:
     lines: list[Result] = []
     async with start_peer() as other:
         for protocol in harness.chosen(PROTOCOLS):
-            async with (
-                OwnProtocol.connected(other, protocol) as ours,
-                contextlib.AsyncExitStack() as stack,
-            ):
-                if protocol in pairs.PACKAGES:
-                    sides = await pairs.foreign_pairs(protocol, stack, lines)
-                else:
-                    sides = await npm_pairs(protocol, stack, lines)
-                lines += await ping_lines(other, ours, sides)
+            async with OwnProtocol.connected(other, protocol) as ours:
                 lines.append(await fairness(ours))
                 if protocol == "mplex":  # it has no credit, which would limit the heavy ones
                     lines.append(await weighted(ours))
         if not harness.CHOSEN_PROTOCOLS:
             lines += await footprint_lines(other)
     return lines
-
-
-async def npm_pairs(
-    protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result]
-) -> list[pairs.ForeignPair]:
-    if protocol != "omnistreams":
-        return []
-    reason = npm.missing()
-    if reason is not None:
-        lines.append(NotMeasured("omnistreams, npm peers", reason))
-        return []
-    return [await stack.enter_async_context(npm.npm_pair("omnistreams"))]
 
 
 # Pings and bulk in each protocol
@@ -174,71 +143,6 @@ class OwnProtocol:
             if busy is not None:
                 await busy
         return found
-
-
-# Pings
-
-
-async def ping_lines(
-    other: PeerProcess, ours: OwnProtocol, sides: list[pairs.ForeignPair]
-) -> list[Line]:
-    """Round trips of 16 bytes: alone, and while another stream sends as fast as possible."""
-    names = ["polymux", "raw TCP", *(side.name for side in sides)]
-    found: dict[tuple[str, bool, str], Times] = {
-        (name, busy, rank): Times()
-        for name in names
-        for busy in (False, True)
-        for rank in ("p50", "p99")
-    }
-    count, load = harness.EFFORT.scaled(PINGS), harness.EFFORT.scaled(LOAD_BYTES, 65536)
-    async with raw_tcp(other, "raw-echo") as raw:
-        for turn in range(harness.EFFORT.rounds + 1):
-            for busy in (False, True):
-                shift = turn % len(names)
-                for name in names[shift:] + names[:shift]:
-                    side = next((each for each in sides if each.name == name), None)
-                    if side is not None and side.name in NAMELESS:
-                        continue
-                    pids = ours.pids if side is None else side.pids
-                    cpu = cpu_seconds_of(pids)
-                    if name == "raw TCP":
-                        seconds = [] if busy else await tcp_pings(raw, count)
-                    else:
-                        some = SLOW_LOAD.get(name, load) if busy else 0
-                        try:
-                            seconds = await (side or ours).pings(count, min(some, load))
-                        except (CandidateFailed, PeerFailed) as problem:
-                            print(f"{ours.protocol}, pings: {name} failed: {problem}")
-                            sides = [each for each in sides if each.name != name]
-                            names.remove(name)
-                            continue
-                    if turn > 0 and seconds:
-                        spent = max(1e-9, cpu_seconds_of(pids) - cpu) / len(seconds)
-                        ranks = {"p50": statistics.median(seconds), "p99": percentile(seconds)}
-                        for rank, value in ranks.items():
-                            found[name, busy, rank].add(value, spent)
-    return [line_of(ours.protocol, names, found, *each) for each in SHOWN]
-
-
-SHOWN = ((False, "p50"), (False, "p99"), (True, "p50"), (True, "p99"))
-
-
-def line_of(
-    protocol: str, names: list[str], found: dict[tuple[str, bool, str], Times], busy: bool,
-    rank: str,
-) -> Line:  # fmt: skip
-    floors = []
-    times = found["polymux", busy, rank]
-    if busy and rank == "p99":
-        alone = found["polymux", False, "p99"].best("wall")
-        floors.append(required_time("5 ms or 5 times idle", max(MAX_PING_SECONDS, 5 * alone), 1000))
-    for name in names[1:]:
-        theirs = found.get((name, busy, rank))
-        if theirs is not None and theirs.wall:
-            same_pings = protocol == "yamux" and name != "raw TCP" and "HTTP/2" not in name
-            floors.append(harness.Floor(name, theirs, 1.0 if busy and same_pings else None))
-    what = "ping beside bulk" if busy else "ping"
-    return Line(f"{protocol}, {what}, {rank}", times, 1000, "µs", floors, "wall")
 
 
 def percentile(seconds: list[float], rank: int = 99) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
-# `POLYMUX_BENCH_PROTOCOLS=yamux,mplex`: only these in `pairs` and `fairness`; empty: all.
+# `POLYMUX_BENCH_PROTOCOLS=yamux,mplex`: only these in `pairs`, `pings` and `fairness`; empty: all.
 CHOSEN_PROTOCOLS = [
     each for each in os.environ.get("POLYMUX_BENCH_PROTOCOLS", "").split(",") if each
 ]

@@ -1,6 +1,6 @@
 """The peer process of the live benchmarks: prints the ports it listens on, then runs commands.
 
-Started as `python -m bench.peer_process LOOP`. It listens for each protocol of polymux
+Started as `python -m bench.peer_process LOOP [BUSY_POLL]`. It listens for each protocol of polymux
 (`peer_process_work`) and for raw bytes and bare WebSockets (`raw_endpoints`). For a line
 `{"port": N, "bytes": N, "opening": hex, "frame": hex}` on standard input it connects to that port
 and sends the opening once and the frame repeatedly, as fast as a blocking socket accepts it.
@@ -43,12 +43,12 @@ def send_repeatedly(port: int, total_bytes: int, opening: bytes, frame: bytes) -
             pass  # the receiver closed first
 
 
-async def main() -> None:
+async def main(options: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     ports = {}
     servers: list[Any] = []
     for name, (url, protocol, handle) in HANDLERS.items():
-        server = await polymux.serve(handle, url, protocol=protocol, limits=LIMITS)
+        server = await polymux.serve(handle, url, protocol=protocol, limits=LIMITS, **options)
         servers.append(server)
         ports[name] = server.port
     for name, listen in LISTENERS.items():
@@ -62,15 +62,23 @@ async def main() -> None:
     os._exit(0)  # without waiting for tasks that still run
 
 
+def busy_poll_option(arguments: list[str]) -> dict[str, Any]:
+    """The keyword arguments that LOOP [BUSY_POLL] ask for."""
+    return {"busy_poll": float(arguments[1])} if len(arguments) > 1 else {}
+
+
 # In the process that starts it
 
 
 class PeerProcess:
     """A handle of the peer process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, ports: dict[str, int], options: dict[str, Any]
+    ) -> None:
         self.process = process
         self.ports = ports
+        self.options = options  # of its servers and of the sessions with them
         self.pids = (os.getpid(), process.pid)
 
     def send_repeatedly(self, port: int, total_bytes: int, opening: bytes, frame: bytes) -> None:
@@ -89,24 +97,29 @@ class PeerProcess:
         scheme = url.partition(":")[0]
         path = "/omnistreams" if scheme == "ws" else ""
         there = f"{scheme}://127.0.0.1:{self.ports[name]}{path}"
-        return polymux.connect(there, protocol=protocol, limits=LIMITS)
+        return polymux.connect(there, protocol=protocol, limits=LIMITS, **self.options)
 
 
 @contextlib.asynccontextmanager
-async def start_peer(loop: str = loops.ASYNCIO) -> AsyncIterator[PeerProcess]:
+async def start_peer(
+    loop: str = loops.ASYNCIO, busy_poll: float | None = None
+) -> AsyncIterator[PeerProcess]:
+    """Start the peer process on this loop; `busy_poll` in seconds, None for the default."""
     pipe = asyncio.subprocess.PIPE
+    arguments = [loop] if busy_poll is None else [loop, str(busy_poll)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.peer_process", loop, stdin=pipe, stdout=pipe,
+        sys.executable, "-m", "bench.peer_process", *arguments, stdin=pipe, stdout=pipe,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield PeerProcess(process, json.loads(await process.stdout.readline()))
+        ports = json.loads(await process.stdout.readline())
+        yield PeerProcess(process, ports, busy_poll_option(arguments))
     finally:
         process.stdin.close()
         await process.wait()
 
 
 if __name__ == "__main__":
-    loops.run(sys.argv[1], main())
+    loops.run(sys.argv[1], main(busy_poll_option(sys.argv[1:])))

@@ -10,11 +10,11 @@ from typing import Any
 
 import polymux
 
-# Benchmarks open more streams and sessions than the default limits allow.
+# Benchmarks open more streams and sessions, and ping more often, than the default limits allow.
 MANY = 1 << 17
 LIMITS = polymux.Limits(
     max_streams=MANY, accept_backlog=MANY, max_own_streams=MANY, max_sessions=MANY,
-    max_sessions_per_address=MANY,
+    max_sessions_per_address=MANY, empty_frame_burst=1_000_000,
 )  # fmt: skip
 ORDER_STRUCT = struct.Struct(">cII")  # Minmux: action, first id, number of the dialer's streams
 ORDER_STREAM_ID = 1  # the Minmux stream with such orders

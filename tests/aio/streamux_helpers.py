@@ -53,9 +53,9 @@ def held(session: StreamuxSession) -> dict[str, int]:
     protocol = session.protocol
     return {
         "exchanges": len(session.streams),
-        "unborn": len(session._unsent_requests),
+        "timers": len(session._reply_timers),
         "askers": len(session._id_waiters),
-        "calls": session.peer_stream_count + session._peer_ids_in_use,
+        "calls": session.peer_stream_count + protocol.ids_in_use(1 - session.endpoint.side),
         "locked": len(protocol.locked_keys),
         "reserved": sum(len(protocol.ids_of(side).reserved) for side in (0, 1)),
         "owed": len(protocol.unacknowledged_cancels) + len(protocol.pending_replies),

@@ -141,6 +141,13 @@ async def test_two_streams_are_stapled_to_one() -> None:
         assert await stapled.receive() == b"answer"
 
 
+async def send_until_refused(stream: polymux.anyio.Stream) -> None:
+    """That a peer reads no more may be heard after its end."""
+    while True:
+        await stream.send(b"x")
+        await anyio.sleep(0)
+
+
 @pytest.mark.anyio
 async def test_errors_are_those_of_polymux_and_of_anyio() -> None:
     async with polymux.anyio.pipe("nerdbank") as (near, far):
@@ -160,9 +167,7 @@ async def test_errors_are_those_of_polymux_and_of_anyio() -> None:
         with pytest.raises(anyio.EndOfStream):  # the end comes before
             await theirs.receive()
         with pytest.raises(anyio.BrokenResourceError, match="the peer reads no more"):
-            while True:  # that it reads no more may come after the end
-                await theirs.send(b"x")
-                await anyio.sleep(0)
+            await send_until_refused(theirs)
 
         far.abort("this is the end")
         with pytest.raises(polymux.SessionClosed) as closed:

@@ -166,6 +166,8 @@ class ReceiveQueue(EventSink):
         if sender != self.side:
             if self.empty_frames > 0:  # the empty frame ended a half, which happens only once
                 self.empty_frames -= 1
+            if stream.buffers is not None:
+                stream.buffers.all_received = True
             self.events.append(Ended(stream))
             self.mark_readable(stream)
 

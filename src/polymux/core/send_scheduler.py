@@ -40,7 +40,7 @@ SESSION_SEND_BUFFER_BYTES: Final[i64] = 524288  # queued on all ready streams to
 MAX_WEIGHT: Final = 256  # of a stream; the smallest is 1
 MIN_JOINING_WEIGHT: Final[i64] = 64  # of the streams that may join a round in progress
 MIN_CUT_BYTES: Final[i64] = 512  # a frame is not cut shorter than this to fill a quantum
-ZERO_COPY_MIN_BYTES: Final[i64] = 16384  # payloads from this size on are passed on uncopied
+ZERO_COPY_MIN_BYTES: Final[i64] = 4096  # payloads from this size on are passed on uncopied
 
 
 def check_weight(weight: object) -> int:

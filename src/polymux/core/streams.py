@@ -152,6 +152,7 @@ class StreamBuffers:
 
     __slots__ = (
         "aborted",
+        "all_received",
         "bytes_read_since_grant",
         "counted_window",
         "discarding",
@@ -179,6 +180,9 @@ class StreamBuffers:
     def __init__(self) -> None:
         self.received: list[bytes | memoryview] = []
         self.unread_bytes: i64 = 0  # bytes in `received`
+        # The peer's half has ended, and its last byte has arrived: the header of a last frame ends
+        # the half in some protocols.
+        self.all_received: bool = False
         self.unreturned_credit: i64 = 0  # credit to grant again; units that were read
         self.outgoing: list[bytes] = []
         self.next_piece: i64 = 0  # index of the first piece of `outgoing` not completely sent

@@ -155,7 +155,7 @@ async def test_a_request_whose_data_never_comes_is_bounded_too() -> None:
         with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):
             await near.request(nothing(), timeout=0.05)
         await settled()
-        assert held(near)["exchanges"] == held(near)["unborn"] == 0
+        assert held(near)["exchanges"] == held(near)["reserved"] == 0
 
 
 @virtual

@@ -44,6 +44,21 @@ async def raw_peer(
         server.close()
 
 
+async def test_content_of_a_frame_that_ends_the_stream_is_read_however_it_arrives() -> None:
+    async with raw_peer() as (session, _, writer):
+        stream = await session.open()
+        number = stream.stream_id
+        frame = words.yamux(DATA, words.FIN, number, 10, b"abcdefghij")
+        writer.write(frame[:-7])
+        assert await stream.receive() == b"abc"
+        reading = asyncio.create_task(stream.receive())
+        await asyncio.sleep(0.01)
+        assert not reading.done()
+        writer.write(frame[-7:])
+        assert await reading == b"defghij"
+        assert await stream.receive() == b""
+
+
 async def test_streams_of_both_sides_carry_bytes_both_ways_and_half_close() -> None:
     async with joined() as (near, far):
         for opener, taker in ((near, far), (far, near)):

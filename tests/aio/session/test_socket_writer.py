@@ -24,7 +24,9 @@ def make_writer(transport: asyncio.Transport) -> SocketWriter:
     """A writer over an endpoint that sends nothing by itself."""
     endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
     poller = BusyPoller(BusyPollLoop(), 0)
-    writer = SocketWriter(endpoint, lambda _: None, lambda: transport, lambda: None, poller)
+    writer = SocketWriter(
+        endpoint, lambda _: None, lambda: transport, lambda: None, lambda: None, poller
+    )
     writer.fd = raw_socket_fd(transport)
     assert writer.fd >= 0
     return writer

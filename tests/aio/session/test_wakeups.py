@@ -188,7 +188,7 @@ async def test_data_received_in_a_readers_own_context_resumes_it_in_the_next_ite
         loop = asyncio.get_running_loop()
         loop.call_soon(far.data_received, content(theirs, b"hi"), context=context)
         assert await reading == b"hi"
-        assert not far.socket_writer.in_receive
+        assert not far.socket_writer.flush_follows
 
 
 @virtual
@@ -200,12 +200,11 @@ async def test_nested_data_received_resumes_readers_after_the_outer_call() -> No
         seen: list[tuple[bool, bool]] = []
 
         def deliver() -> None:
-            far.wakeup_queue.depth += 1  # as in a call of `data_received`
-            far.socket_writer.in_receive = True
+            far.wakeup_queue.begin()  # as in a call of `data_received`
             far.data_received(content(theirs, b"hi"))
-            seen.append((reading.done(), far.socket_writer.in_receive))
-            far.wakeup_queue.end_receive()
-            seen.append((reading.done(), far.socket_writer.in_receive))
+            seen.append((reading.done(), far.socket_writer.flush_follows))
+            far.wakeup_queue.settle()
+            seen.append((reading.done(), far.socket_writer.flush_follows))
 
         asyncio.get_running_loop().call_soon(deliver)
         assert await reading == b"hi"

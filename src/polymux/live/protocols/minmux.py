@@ -5,7 +5,7 @@ peer has sent a packet on it, but the application has not asked for it) or claim
 exists). Unclaimed streams are bounded in number and in bytes.
 """
 
-from typing import Protocol
+from typing import Protocol, cast
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, LocalProtocolError, Unsupported
@@ -223,11 +223,14 @@ class MinmuxSession(Session):
             receiver.grant_first(self.deferred_first_credit.pop(receiver))
 
     def remove_if_finished(self, stream: StreamBase) -> None:
-        if isinstance(stream, ItemStream) and stream.state.over:
+        state = stream.state
+        if not state.over or not isinstance(stream, ItemStream):
+            return
+        if stream.awaiting_peer:
             stream.on_peer_activity()
-        if isinstance(stream, ItemStream) and stream.is_finished() and stream.state in self.streams:
-            del self.streams[stream.state]
-            stream.state.buffers = None
+        if stream.is_finished() and state in self.streams:
+            del self.streams[state]
+            state.buffers = None
 
     # Callbacks of the base class
 
@@ -235,11 +238,13 @@ class MinmuxSession(Session):
         record = event.stream
         if record is None:
             return
-        stream = self._stream_of(record)
+        # cast: every stream here is one of items.
+        stream = cast(ItemStream | None, self.streams.get(record))
         if stream is None:
             self._handle_unclaimed(record, event)
             return
-        stream.on_peer_activity()
+        if stream.awaiting_peer:
+            stream.on_peer_activity()
         if (
             self.deferred_first_credit
             and isinstance(stream, ItemReceiver)
@@ -247,7 +252,8 @@ class MinmuxSession(Session):
         ):
             # The peer uses the stream already, so it does not count against the allowance.
             stream.grant_first(self.deferred_first_credit.pop(stream))
-        if isinstance(event, Credit):
+        kind = type(event)  # none has subclasses
+        if kind is Credit:
             self.endpoint.resume(record)
             stream.wake_senders()
         elif isinstance(event, Control):
@@ -258,14 +264,14 @@ class MinmuxSession(Session):
             elif isinstance(stream, ItemSender):
                 stream.drop_undeliverable()
             stream.wake_senders()
-        elif isinstance(event, Ended):
+        elif kind is Ended:
             if isinstance(stream, ItemReceiver):
                 stream.on_peer_end()
             else:
                 if isinstance(stream, ItemSender):
                     stream.drop_undeliverable()
                 stream.wake_senders()
-        elif isinstance(event, Closed):
+        elif kind is Closed:
             stream.on_closed()
             self.remove_if_finished(stream)
 

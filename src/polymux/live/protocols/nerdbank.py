@@ -13,15 +13,14 @@ from polymux.core.errors import (
     SessionClosed,
     StreamAborted,
 )
-from polymux.core.events import Control, Event
+from polymux.core.events import Control
 from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
-from polymux.core.side import NEITHER_SIDE
 from polymux.core.streams import OPEN, StreamBuffers, StreamState
 from polymux.live.arguments import check_stream_window, encode_name
 from polymux.live.errors import PeerStoppedReading, copy_of
 from polymux.live.pending import pending
-from polymux.live.runtime import Runtime, wait_done
+from polymux.live.runtime import Runtime
 from polymux.live.session.session import Session
 from polymux.live.streams.duplex import Stream
 from polymux.protocols.nerdbank.codec import GROWTH_REQUEST, READING_COMPLETED, WINDOW_ADJUST
@@ -66,7 +65,10 @@ class NerdbankSession(Session):
             StreamAborted: The peer rejected the offer.
             SessionClosed: The session has ended.
         """
-        stream = await self.offer(name, window=window, weight=weight)
+        stream = self._open_if_possible(name, window, weight)
+        if stream is None:
+            await self._wait_to_open()
+            stream = self._open_now(encode_name(name), window, weight)
         try:
             await self.accepted(stream)
         except PolymuxError:
@@ -100,9 +102,7 @@ class NerdbankSession(Session):
             SessionClosed: The session has ended.
         """
         while not stream.state.accepted and stream.send_error is None:
-            if stream.acceptance is None or stream.acceptance.done():
-                stream.acceptance = self.runtime.create_future()
-            await wait_done(self.runtime, stream.acceptance)
+            await stream.wait_for_change()
         if not stream.state.accepted and stream.send_error is not None:
             if stream.state.ending == "rejected":
                 reason = f": {stream.error}" if stream.error else ""
@@ -222,18 +222,10 @@ class NerdbankSession(Session):
     def on_stream_claimed(self, stream: Stream) -> None:
         self._accept_offer(stream, 0)
 
-    def _on_peer_opened(self, state: StreamState) -> None:
-        if state.opener == NEITHER_SIDE:
-            self.create_stream(state)  # seeded: the application gets it by `seeded`
-        else:
-            super()._on_peer_opened(state)
-
-    def _handle_event(self, event: Event) -> None:
-        if isinstance(event, Control) and event.kind == READING_COMPLETED and event.stream:
-            stream = self.streams.get(event.stream)
-            if stream is not None:
-                stream.set_send_error(PeerStoppedReading(f"{stream}: the peer reads no more"))
-        super()._handle_event(event)
+    def _on_stream_frame(self, state: StreamState, event: Control) -> None:
+        stream = self.streams.get(state)
+        if event.kind == READING_COMPLETED and stream is not None:
+            stream.set_send_error(PeerStoppedReading(f"{stream}: the peer reads no more"))
 
     def _send_limit_notice(self, text: str) -> bool:
         """Abort every open channel with the text (v2, v3): Nerdbank has no session-wide message."""

@@ -11,7 +11,7 @@ from typing import cast
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, NoFreeIds, PolymuxError, SessionClosed, Unsupported
-from polymux.core.events import Aborted, Control, Event
+from polymux.core.events import Control
 from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
 from polymux.core.send_scheduler import check_weight
@@ -58,6 +58,8 @@ class OmnistreamsSession(Session):
         opens_per_second: float = 0.0,
     ) -> None:
         super().__init__(endpoint, timeouts, runtime, opens_per_second)
+        self._own_stream_class = MessageSender
+        self._peer_stream_class = MessageReceiver
         self.window = 0
         self.open_allowance.max_ids = IDS_PER_SIDE
         self._received_controls: deque[bytes] = deque()
@@ -231,24 +233,12 @@ class OmnistreamsSession(Session):
 
     # Callbacks of the base class
 
-    def create_stream(self, state: StreamState) -> Stream:
-        kind = MessageSender if state.opener == self.endpoint.side else MessageReceiver
-        stream = kind(self, state)
-        self.streams[state] = stream
-        return stream
-
-    def _handle_event(self, event: Event) -> None:
-        record = event.stream
-        if record is None:
-            if isinstance(event, Control) and event.kind == CONTROL_MESSAGE:
-                self._on_control_message(event.text)
-            return
-        super()._handle_event(event)
-        if isinstance(event, Aborted) and record.ending == "abandoned":
-            self._on_id_reused(record)
+    def _on_session_frame(self, event: Control) -> None:
+        if event.kind == CONTROL_MESSAGE:
+            self._on_control_message(event.text)
 
     def _on_id_reused(self, state: StreamState) -> None:
-        """The peer reused the id of this stream: no frame can refer to it any more."""
+        """Forget the stream: no frame can refer to it any more."""
         stream = self.streams.pop(state, None)
         if stream is not None:
             self.peer_stream_count -= 1

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
 
 from polymux.core.endpoint import Endpoint
-from polymux.core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
-from polymux.core.events import Closed, Control, Ended, Event, Opened
+from polymux.core.errors import NoFreeIds, SessionClosed, Unsupported
+from polymux.core.events import Control
 from polymux.core.limits import Timeouts, TokenBucket
 from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import StreamState
@@ -24,11 +24,12 @@ from polymux.live.arguments import (
 from polymux.live.pending import Pending, pending
 from polymux.live.protocols.streamux_calls import CallHandler, CallTaskRunner
 from polymux.live.protocols.streamux_keepalive import Keepalive
-from polymux.live.runtime import Future, Runtime, wait_done
+from polymux.live.runtime import Future, Runtime, Task, Timer, wait_done
 from polymux.live.session.session import Session
 from polymux.live.streams.base import StreamBase
 from polymux.live.streams.duplex import BytesLike, Stream
-from polymux.live.streams.exchanges import Call, Exchange, ExchangeStream
+from polymux.live.streams.exchanges import Call, Exchange, RequestTimedOut
+from polymux.live.streams.fast_paths import try_send_whole
 from polymux.protocols.streamux.protocol import Streamux
 from polymux.protocols.streamux.rules import CANCEL_ACK
 
@@ -58,17 +59,18 @@ class StreamuxSession(Session):
         super().__init__(endpoint, timeouts, runtime, opens_per_second)
         assert isinstance(endpoint.protocol, Streamux)  # the session factory pairs the two
         self.protocol: Streamux = endpoint.protocol
-        # Whether calls are dropped when the timeout that the peer has announced has passed.
-        self.drops_expired_calls = False
+        self._own_stream_class = Exchange
+        self._peer_stream_class = Call
+        self._resumes_at_message_end = True  # a reply that was given early is sent after its call
+        self.call_tasks: dict[Call, Task] = {}  # that answer calls, and are cancelled with them
+        self._reply_timers: dict[Call, Timer] = {}  # with `drops_expired_calls`
         limits = endpoint.limits
         endpoint.flood_guard.reset_bucket = TokenBucket(
             CANCEL_RATE_FACTOR * limits.open_reset_burst,
             CANCEL_RATE_FACTOR * limits.open_reset_rate,
         )
         self._keepalive = Keepalive(self)
-        self._unsent_requests: set[Stream] = set()  # no byte was sent yet
         self._id_waiters: deque[Future[None]] = deque()  # callers that wait for a free id
-        self._peer_ids_in_use = 0  # ids of the peer that it cannot use again yet
         self._pending_cancel_acks = 0  # cancels that the peer has not acknowledged
         self.retiring = False  # all ids are lost to unacknowledged cancels: reconnect
 
@@ -101,7 +103,7 @@ class StreamuxSession(Session):
         deadline = self.runtime.time() + seconds if seconds else 0.0
         if type(data) is not bytes and isinstance(data, AsyncIterable):
             return await self._request_piecewise(data, timeout)
-        exchange = self._try_open_now()
+        exchange = self._try_open()
         if exchange is None and timeout is None:
             exchange = await self.open()
             deadline = self.runtime.time() + seconds if seconds else 0.0
@@ -113,16 +115,15 @@ class StreamuxSession(Session):
                 raise reply_timeout_error(seconds) from None
         timer = self.runtime.call_at(deadline, exchange.on_timeout) if deadline else None
         try:
-            await exchange.send_message(data)
+            if not try_send_whole(exchange, data):
+                await exchange.send_message(data)
             return await exchange.read()
-        except PolymuxError:
-            if exchange.timed_out:
-                raise reply_timeout_error(seconds) from None
-            raise
+        except RequestTimedOut:
+            raise reply_timeout_error(seconds) from None
         finally:
             if timer is not None:
                 timer.cancel()
-            await exchange.close()
+            exchange.release()
 
     async def _request_piecewise(
         self, data: AsyncIterable[BytesLike], timeout: float | None
@@ -182,34 +183,26 @@ class StreamuxSession(Session):
         while True:
             if queued or not self._id_waiters:
                 try:
-                    return self._open_exchange(weight)
+                    return cast(Exchange, self._open_now(b"", 0, weight))
                 except NoFreeIds:
                     pass
             await self._wait_for_free_id(queued)
             queued = True
             self.check_open()
 
-    def _open_exchange(self, weight: int = 1) -> Exchange:
-        # cast: `create_stream` returns exchanges for streams that this side has opened.
-        record = self.endpoint.open(b"", 0, weight)
-        exchange = cast(Exchange, self.create_stream(record))
-        self.open_allowance.on_stream_opened()
-        return exchange
-
-    def _try_open_now(self) -> Exchange | None:
+    def _try_open(self) -> Exchange | None:
         """Begin a request if that is possible without waiting."""
-        if self._id_waiters or self._open_rate_limiter.interval or not self.ready.done():
-            return None
-        self.check_open()
-        if not self.open_allowance.can_open():
+        if self._id_waiters:
             return None
         try:
-            return self._open_exchange()
+            # cast: `create_stream` returns exchanges for streams that this side has opened.
+            return cast(Exchange | None, self._open_if_possible(b"", 0, 1))
         except NoFreeIds:
             return None
 
     async def _wait_for_free_id(self, retrying: bool) -> None:
         waiter = self.runtime.create_future()
+        self._wants_closed = True
         if retrying:  # another caller took the id that this one was woken for
             self._id_waiters.appendleft(waiter)
         else:
@@ -251,6 +244,7 @@ class StreamuxSession(Session):
             if not waiter.done():
                 waiter.set_result(None)
                 return
+        self._wants_closed = self.drops_expired_calls
 
     # Calls
 
@@ -277,9 +271,10 @@ class StreamuxSession(Session):
 
         Raises:
             SessionClosed: The session failed.
+            RuntimeError: Another `serve_calls` runs on this session.
         """
         check_concurrent_handler(handler, max_concurrent)
-        await CallTaskRunner(self, handler, max_concurrent).run()
+        await CallTaskRunner(self, self.accept_queue, handler, max_concurrent).run()
 
     async def serve_streams(self, handler: CallHandler, *, max_concurrent: int = 1024) -> None:
         """The same as `serve_calls`."""
@@ -312,7 +307,33 @@ class StreamuxSession(Session):
 
     def all_peer_ids_in_use(self) -> bool:
         """Whether the peer waits for a reply on every id; it then has none for a keep-alive."""
-        return self._peer_ids_in_use > self.protocol.layout_of(1 - self.endpoint.side).max_id
+        side = 1 - self.endpoint.side
+        return self.protocol.ids_in_use(side) > self.protocol.layout_of(side).max_id
+
+    # Calls that take too long
+
+    @property
+    def drops_expired_calls(self) -> bool:
+        """Whether calls are dropped when the timeout that the peer has announced has passed."""
+        return self._wants_message_ends
+
+    @drops_expired_calls.setter
+    def drops_expired_calls(self, drops: bool) -> None:
+        self._wants_message_ends = drops
+        self._wants_closed = drops or bool(self._id_waiters)
+
+    def stop_call(self, call: Call) -> None:
+        """The call has failed: cancel the task that answers it, and its timer."""
+        self._cancel_reply_timer(call)
+        task = call.task
+        if task is not None and task is not self.runtime.current_task():
+            call.task = None
+            task.cancel()
+
+    def _cancel_reply_timer(self, call: Call) -> None:
+        timer = self._reply_timers.pop(call, None)
+        if timer is not None:
+            timer.cancel()
 
     # Callbacks of the base class
 
@@ -326,44 +347,40 @@ class StreamuxSession(Session):
         await super().close()
 
     def _process_received(self, data: bytes) -> None:
-        self._keepalive.received_at = self.runtime.time()
+        if self._pending_cancel_acks or self.protocol.locked_keys:
+            self._allow_cancel_acks()
         super()._process_received(data)
         if self._pending_cancel_acks:
             self._allow_cancel_acks()
 
-    def _handle_event(self, event: Event) -> None:
-        record = event.stream
-        if record is None:
-            return
-        if isinstance(event, Opened):
-            self._on_peer_opened(record)
-            self._peer_ids_in_use += 1
-        elif isinstance(event, Ended):
-            message = self.streams.get(record)
-            if isinstance(message, ExchangeStream):
-                message.on_peer_end()
-        else:
-            super()._handle_event(event)
-            if isinstance(event, Closed):
-                if record.opener == self.endpoint.side:
-                    self._wake_id_waiter()
-                else:
-                    self._peer_ids_in_use -= 1
-            elif isinstance(event, Control) and event.kind == CANCEL_ACK:
-                self._wake_id_waiter()
+    def _on_message_end(self, stream: Stream) -> None:
+        timeout = self.protocol.timeout_seconds(1 - self.endpoint.side)
+        if isinstance(stream, Call) and timeout:
+            self._reply_timers[stream] = stream.start_reply_timer(timeout)
 
-    def _on_peer_opened(self, state: StreamState) -> None:
+    def _on_stream_closed(self, stream: StreamBase) -> None:
+        if isinstance(stream, Call):
+            self._cancel_reply_timer(stream)
+        else:
+            self._wake_id_waiter()
+
+    def _on_stream_frame(self, state: StreamState, event: Control) -> None:
+        if event.kind == CANCEL_ACK:
+            self._wake_id_waiter()
+
+    def _on_excess_stream(self, state: StreamState, limit: str) -> None:
+        """Hold a call that exceeds `Limits.max_streams`, or do not answer it."""
         endpoint = self.endpoint
         if self.shutdown.started:
-            self._ignore_call(state)  # it can no longer be answered
-        elif self.accept_queue.excess or self.exceeded_stream_limit():
-            endpoint.counters.count("max_streams")
-            if not self._excess_streams.try_hold(state, "max_streams"):
-                self._ignore_call(state)
-                endpoint.flood_guard.charge_forced_abort(endpoint.now)
-        else:
-            self.peer_stream_count += 1
-            self.accept_queue.put(self.create_stream(state))
+            self._ignore_call(state)
+            return
+        endpoint.counters.count("max_streams")
+        if not self._excess_streams.try_hold(state, "max_streams"):
+            self._ignore_call(state)
+            endpoint.flood_guard.charge_forced_abort(endpoint.now)
+
+    def _on_late_stream(self, state: StreamState) -> None:
+        self._ignore_call(state)  # it can no longer be answered
 
     def exceeded_stream_limit(self) -> str:
         """Only the number of open calls is limited: they need not be accepted to be open."""
@@ -379,16 +396,6 @@ class StreamuxSession(Session):
             self.endpoint.receive_queue.discard(state.buffers)
             state.buffers = None
 
-    def create_stream(self, state: StreamState) -> Stream:
-        if state.opener != self.endpoint.side:
-            call = Call(self, state)
-            self.streams[state] = call
-            return call
-        exchange = Exchange(self, state)
-        self._unsent_requests.add(exchange)
-        self.streams[state] = exchange
-        return exchange
-
     def forget_call(self, call: Call) -> None:
         """Remove a call without a reply. The peer frees its id after its own timeout."""
         record = call.state
@@ -401,25 +408,6 @@ class StreamuxSession(Session):
                 self.accept_queue.on_stream_removed()
         record.buffers = None
         self.read_backpressure.update()
-
-    def remove_if_finished(self, stream: StreamBase) -> None:
-        if stream in self._unsent_requests:
-            if stream.state.over:  # aborted before anything was sent
-                self._unsent_requests.remove(stream)
-                del self.streams[stream.state]
-                self.open_allowance.on_stream_closed()
-                self._wake_id_waiter()
-        else:
-            super().remove_if_finished(stream)
-
-    def _after_write(self) -> None:
-        super()._after_write()
-        self._keepalive.note_sent(self.bytes_sent)
-        for stream in list(self._unsent_requests):
-            if stream.state.serial >= 0:
-                self._unsent_requests.remove(stream)
-        if self._pending_cancel_acks or self.protocol.locked_keys:
-            self._allow_cancel_acks()
 
     def _allow_cancel_acks(self) -> None:
         """Exempt the acknowledgements that this side has caused from the limit on empty frames."""
@@ -450,7 +438,6 @@ class StreamuxSession(Session):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._keepalive.stop()
-        self._unsent_requests.clear()
 
 
 def reply_timeout_error(seconds: float) -> TimeoutError:

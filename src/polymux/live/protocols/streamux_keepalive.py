@@ -27,7 +27,6 @@ class Keepalive(SessionComponent["StreamuxSession"]):
         self.silence_timeout = 0.0  # fail after this time without receiving
         self.sent_at = self.received_at = session.runtime.time()
         self.sent_count = 0  # keep-alives sent
-        self._bytes_sent = 0  # bytes given to the transport at `sent_at`
         self._suspect_received_at = -1.0  # `received_at` for which the grace period has begun
         self._timer: Timer | None = None
 
@@ -46,12 +45,6 @@ class Keepalive(SessionComponent["StreamuxSession"]):
             self._timer.cancel()
             self._timer = None
 
-    def note_sent(self, bytes_sent: int) -> None:
-        """Note that the transport has been given `bytes_sent` bytes in all."""
-        if bytes_sent != self._bytes_sent:
-            self._bytes_sent = bytes_sent
-            self.sent_at = self.session.runtime.time()
-
     def update(self) -> None:
         """Send a keep-alive or fail the session if that is due, and set the timer."""
         self.stop()
@@ -59,6 +52,11 @@ class Keepalive(SessionComponent["StreamuxSession"]):
         if session is None or session.close_reason is not None or session.shutdown.io_stopped:
             return
         now = session.runtime.time()
+        endpoint = session.endpoint
+        sent_ns: int = session.socket_writer.sent_at
+        received_ns: int = endpoint.connection.direction(1 - endpoint.side).received_at
+        self.sent_at = max(self.sent_at, sent_ns / 1e9)
+        self.received_at = max(self.received_at, received_ns / 1e9)
         if session.read_backpressure.is_paused or session.all_peer_ids_in_use():
             self.received_at = now  # this side does not read or answer: no blame on the peer
         if self.silence_timeout and now - self.received_at >= self.silence_timeout:

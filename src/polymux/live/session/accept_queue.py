@@ -96,12 +96,9 @@ class AcceptQueue(SessionComponent[SessionInterface]):
                     return taken
                 taken.discard_unread()  # the peer aborted it before this task ran
 
-    def take_nowait(self) -> Stream | None:
-        """Take the stream that has waited longest, or None."""
-        if not self._queued:
-            return None
-        self._notify_removed()
-        return self._queued.popleft()
+    def first(self) -> Stream | None:
+        """The stream that has waited longest, or None; it stays in the queue."""
+        return self._queued[0] if self._queued else None
 
     def discard(self, stream: Stream) -> bool:
         """Remove this stream. Return False if it is not queued."""

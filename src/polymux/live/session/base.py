@@ -8,6 +8,7 @@ that asyncio's tools expect.
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -18,7 +19,10 @@ from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, Sess
 from polymux.core.events import Aborted, Accepted, Closed, Control, Credit, Ended, Event, Opened
 from polymux.core.limits import Timeouts
 from polymux.core.rules import Origin
-from polymux.core.streams import ABORTED, StreamState
+from polymux.core.send_scheduler import check_weight
+from polymux.core.side import NEITHER_SIDE
+from polymux.core.streams import ABANDONED, ABORTED, StreamState
+from polymux.live.arguments import check_stream_window, encode_name
 from polymux.live.errors import as_session_closed, copy_of, limit_notice, printable
 from polymux.live.hooks import SessionRecorder
 from polymux.live.runtime import Runtime, resolve
@@ -37,7 +41,7 @@ from polymux.live.session.shutdown import Shutdown
 from polymux.live.session.socket_options import limit_unsent_bytes
 from polymux.live.session.socket_writer import SocketWriter
 from polymux.live.session.wakeups import WakeupQueue
-from polymux.live.streams.base import StreamBase
+from polymux.live.streams.base import StreamBase, close_stream, wake_reader, wake_senders
 from polymux.live.streams.duplex import Stream
 from polymux.live.transport import Transport
 
@@ -70,9 +74,20 @@ class SessionBase:
         self.preamble: Preamble | None = None  # None once it has been exchanged
         self.close_reason: SessionClosed | None = None  # why nothing more will be received
         self.failure: SessionClosed | None = None  # why the session ended, unless in good order
+        # What `create_stream` makes of a stream of this side, and of one of the peer:
+        self._own_stream_class: Callable[[SessionBase, StreamState], Stream] = Stream
+        self._peer_stream_class: Callable[[SessionBase, StreamState], Stream] = Stream
+        # Whether the session class of the protocol does it in its own way:
+        self._handles_events = type(self)._handle_event is not SessionBase._handle_event
+        self._removes_streams = type(self).remove_if_finished is not SessionBase.remove_if_finished
+        # Whether it wants the hooks of these names, and queued data to be sent at a message's end:
+        self._wants_message_ends = False
+        self._wants_closed = False
+        self._resumes_at_message_end = False
         self.streams: dict[StreamState, Stream] = {}  # open, or closed with unread data
         self.peer_stream_count: int = 0  # of these, how many the peer opened
         self.stream_task_runner: StreamTaskRunner | None = None
+        self._unsent_bytes_limited = False  # see `limit_unsent_bytes`
         self.open_allowance = OpenAllowance(
             runtime, endpoint.limits.max_own_streams, endpoint.limits.open_reset_rate
         )
@@ -83,6 +98,7 @@ class SessionBase:
             runtime.call_soon,
             callbacks.writable_transport,
             callbacks.after_write,
+            callbacks.on_loop_iteration,
             self.busy_poller,
         )
         self.wakeup_queue = WakeupQueue(runtime, self.socket_writer)
@@ -106,12 +122,11 @@ class SessionBase:
         """Process a received chunk, then resume the tasks it woke (see `wakeups`)."""
         if self.busy_poller.sent_at_ns != NOTHING_SENT:
             self.busy_poller.on_receive()
-        self.wakeup_queue.depth += 1  # from here on, woken tasks are queued
-        self.socket_writer.in_receive = True
+        self.wakeup_queue.begin()
         try:
             self._process_received(data)
         finally:
-            self.wakeup_queue.end_receive()
+            self.wakeup_queue.settle()
 
     def _process_received(self, data: bytes) -> None:
         if self.recorder is not None:
@@ -123,8 +138,7 @@ class SessionBase:
         try:
             if self.preamble is not None:
                 data = self._exchange_preamble(self.preamble, data)
-            for event in endpoint.receive(data, self.runtime.time()):
-                self._handle_event(event)
+            handle_events(self, endpoint.receive(data, self.runtime.time()))
         except PolymuxError as problem:
             self._on_peer_error(explain_first_frame_error(self, problem, data))
             return
@@ -133,10 +147,11 @@ class SessionBase:
             for state in receive_queue.readable_streams:
                 if state.buffers is not None:
                     state.buffers.marked_readable = False
-                    if state in self.streams:
-                        self.streams[state].wake_reader()
-                    else:
+                    stream = self.streams.get(state)
+                    if stream is None:
                         self._on_unclaimed_content(state)
+                    else:
+                        wake_reader(stream)
             receive_queue.readable_streams = []
         if receive_queue.unread_bytes > receive_queue.unread_threshold:
             self.read_backpressure.update()
@@ -165,64 +180,23 @@ class SessionBase:
         return rest
 
     def _handle_event(self, event: Event) -> None:
-        record = event.stream
-        kind = type(event)  # none has subclasses
-        if record is None or kind is Ended:  # a reader task finds the end by itself
-            if isinstance(event, Control) and record is None:
-                self._on_session_frame(event)
-            return
-        if kind is Opened:
-            self._on_peer_opened(record)
-            return
-        stream = self.streams.get(record)
-        if kind is Closed and record.opener == self.endpoint.side:
-            self.open_allowance.on_stream_closed(record.accepted)
-        elif kind is Accepted:
-            self.open_allowance.on_stream_accepted()
-        if stream is None:  # it was rejected
-            if kind is Closed:
-                record.buffers = None
-        elif kind is Closed:
-            stream.on_closed()
-            self.remove_if_finished(stream)
-        elif kind is Credit or kind is Accepted:
-            self.endpoint.resume(record)
-            if kind is Accepted:
-                stream.wake_all()
-            elif stream.waiting_senders:
-                stream.wake_senders()
-        elif isinstance(event, Aborted):
-            if self.accept_queue.discard(stream):
-                stream.discard_unread()
-            if event.text and stream.peer_half.state != ABORTED:  # this side aborts: a violation
-                stream.abort_with_reason(f"the peer broke the protocol: {printable(event.text)}")
-            else:
-                stream.on_peer_abort(event.text)
+        """Called for each event. A session class that has its own does not need the base class."""
+        handle_event(self, event)
 
     # Streams
 
-    def _on_peer_opened(self, state: StreamState) -> None:
-        """Admit a stream that the peer opened, hold it, or reject it if a limit is exceeded."""
+    def _on_excess_stream(self, state: StreamState, limit: str) -> None:
+        """Hold a stream of the peer that exceeds a limit, or reject it."""
         endpoint = self.endpoint
-        limits = endpoint.limits
-        if len(state.name or b"") > endpoint.protocol.max_name_bytes:
-            limit = "max_name_bytes"
-        else:
-            limit = self.exceeded_stream_limit()
-            if not limit and self.accept_queue.excess:  # streams held earlier come first
-                limit = "max_streams"
-        if limit:
-            endpoint.counters.count(limit)
-            if self._excess_streams.try_hold(state, limit):
-                return
-            log.debug("%s: stream rejected: %s", self, limits.describe(limit))
-            endpoint.reject_stream(state, f"rejected: limit {limit}".encode())
-        elif self.shutdown.started:
-            endpoint.abort(state)
-        else:
-            stream = self.create_stream(state)
-            self.peer_stream_count += 1
-            self.admit_stream(stream)
+        endpoint.counters.count(limit)
+        if self._excess_streams.try_hold(state, limit):
+            return
+        log.debug("%s: stream rejected: %s", self, endpoint.limits.describe(limit))
+        endpoint.reject_stream(state, f"rejected: limit {limit}".encode())
+
+    def _on_late_stream(self, state: StreamState) -> None:
+        """Called when the peer opens a stream after this side has begun to close the session."""
+        self.endpoint.abort(state)
 
     def exceeded_stream_limit(self) -> str:
         """Name the limit that one more stream of the peer would exceed; empty if there is room."""
@@ -246,43 +220,44 @@ class SessionBase:
         """Return how many callers wait because this side has as many streams open as it may."""
         return len(self.open_allowance.waiters)
 
-    def _can_open_now(self) -> bool:
-        """Return whether a stream can be opened without waiting."""
+    def _open_if_possible(self, name: object, window: int, weight: int) -> Stream | None:
+        """Open a stream if that is possible without waiting.
+
+        Raises:
+            ValueError, TypeError, LocalProtocolError, Unsupported: An argument is wrong.
+        """
+        check_weight(weight)
+        encoded = name if isinstance(name, bytes) else encode_name(name)
+        if window:
+            check_stream_window(self.endpoint.protocol, window)
         if (
             self.close_reason is not None
             or self.shutdown.started
             or self._open_rate_limiter.interval > 0
+            or not self.ready.done()
+            or not self.open_allowance.can_open()
         ):
-            return False
-        return self.ready.done() and self.open_allowance.can_open()
+            return None
+        return self._open_now(encoded, window, weight)
 
     def _open_now(self, name: bytes, window: int, weight: int) -> Stream:
-        stream = self.create_stream(self.endpoint.open(name, window, weight))
+        stream = create_stream(self, self.endpoint.open(name, window, weight))
         self.open_allowance.on_stream_opened()
-        self.socket_writer.schedule_or_flush()
+        if stream.state.serial >= 0:  # else its first content opens it
+            self.socket_writer.schedule_or_flush()
         return stream
 
     def create_stream(self, state: StreamState) -> Stream:
-        stream = Stream(self, state)
-        self.streams[state] = stream
-        if len(self.streams) == 2:
-            limit_unsent_bytes(self.transport)
-        return stream
+        """Return a new stream object; the session has it until the stream is over."""
+        return create_stream(self, state)
 
     def remove_if_finished(self, stream: StreamBase) -> None:
         """Forget a stream that is closed and has no unread data."""
-        record = stream.state
-        if record.over and not stream.buffers.unread_bytes and record in self.streams:
-            del self.streams[record]
-            record.buffers = None
-            if record.opener == 1 - self.endpoint.side:
-                self.peer_stream_count -= 1
-                if self.accept_queue.on_stream_removed is not None:
-                    self.accept_queue.on_stream_removed()
+        forget_if_finished(self, stream)
 
     def on_stream_released(self, stream: StreamBase) -> None:
         """Reuse what a stream held: it was aborted or closed."""
-        self.remove_if_finished(stream)
+        remove_if_finished(self, stream)
         if self.read_backpressure.paused_at:
             self.read_backpressure.update()
         endpoint = self.endpoint
@@ -315,8 +290,7 @@ class SessionBase:
         """Handle what a write changed: events, blocked streams, waiting senders, shutdown."""
         endpoint = self.endpoint
         if endpoint.receive_queue.events:
-            for event in endpoint.take_events():
-                self._handle_event(event)
+            handle_events(self, endpoint.take_events())
         if endpoint.scheduler.blocked_streams:
             self._on_blocked_streams()
         if self.socket_writer.senders_waiting:
@@ -390,6 +364,18 @@ class SessionBase:
     def _on_session_frame(self, event: Control) -> None:
         """Called for a frame of the peer that concerns no stream."""
 
+    def _on_stream_frame(self, state: StreamState, event: Control) -> None:
+        """Called for a frame of the peer that is about a stream, and no other event."""
+
+    def _on_id_reused(self, state: StreamState) -> None:
+        """Called when the peer has opened the id of a stream again before it was over."""
+
+    def _on_message_end(self, stream: Stream) -> None:
+        """Called, if `_wants_message_ends`, when the peer's half of a stream has ended."""
+
+    def _on_stream_closed(self, stream: StreamBase) -> None:
+        """Called, if `_wants_closed`, when both halves of a stream are over."""
+
     def _on_unclaimed_content(self, state: StreamState) -> None:
         """Called when content was received on a stream that has no stream object."""
 
@@ -416,6 +402,138 @@ class SessionBase:
         return False
 
 
+# Functions, not methods: a compiled method that calls another one has to look for an override in
+# interpreted subclasses each time.
+
+
+def handle_events(session: SessionBase, events: list[Event]) -> None:
+    if session._handles_events:
+        for event in events:
+            session._handle_event(event)
+    else:
+        for event in events:
+            handle_event(session, event)
+
+
+def handle_event(session: SessionBase, event: Event) -> None:
+    """Let streams and allowances know what has happened."""
+    state = event.stream
+    kind = type(event)  # none has subclasses
+    if state is None:
+        if isinstance(event, Control):
+            session._on_session_frame(event)
+        return
+    if kind is Opened:
+        on_peer_opened(session, state)
+        return
+    stream = session.streams.get(state)
+    if kind is Ended:  # a reader task finds the end by itself
+        if session._resumes_at_message_end:
+            session.endpoint.resume(state)
+        if session._wants_message_ends and stream is not None:
+            session._on_message_end(stream)
+        return
+    if kind is Closed:
+        on_closed(session, state, stream)
+        return
+    if isinstance(event, Control):
+        session._on_stream_frame(state, event)
+    elif kind is Accepted:
+        session.open_allowance.on_stream_accepted()
+    if stream is None:  # it was rejected
+        return
+    if kind is Credit or kind is Accepted:
+        session.endpoint.resume(state)
+        wake_senders(stream)
+    elif isinstance(event, Aborted):
+        if session.accept_queue.discard(stream):
+            stream.discard_unread()
+        if event.text and stream.peer_half.state != ABORTED:  # this side aborts: a violation
+            stream.abort_with_reason(f"the peer broke the protocol: {printable(event.text)}")
+        else:
+            stream.on_peer_abort(event.text)
+        if state.ending == ABANDONED:
+            session._on_id_reused(state)
+
+
+def on_closed(session: SessionBase, state: StreamState, stream: Stream | None) -> None:
+    """Both halves of a stream are over."""
+    if state.opener == session.endpoint.side:
+        session.open_allowance.on_stream_closed(state.accepted)
+    if stream is None:  # it was rejected
+        state.buffers = None
+        return
+    close_stream(stream)
+    remove_if_finished(session, stream)
+    if session._wants_closed:
+        session._on_stream_closed(stream)
+
+
+def on_peer_opened(session: SessionBase, state: StreamState) -> None:
+    """Admit a stream that the peer opened, hold it, or reject it if a limit is exceeded."""
+    endpoint = session.endpoint
+    if state.opener == NEITHER_SIDE:
+        create_stream(session, state)  # nobody accepts it
+        return
+    name = state.name
+    limit = ""
+    if name is not None and len(name) > endpoint.protocol.max_name_bytes:
+        limit = "max_name_bytes"
+    elif session.accept_queue.excess:  # streams held earlier come first
+        limit = session.exceeded_stream_limit() or "max_streams"
+    else:
+        limits = endpoint.limits
+        if (
+            session.peer_stream_count >= limits.max_streams
+            or len(session.accept_queue) >= limits.accept_backlog
+        ):
+            limit = session.exceeded_stream_limit()
+    if limit:
+        session._on_excess_stream(state, limit)
+    elif session.shutdown.started:
+        session._on_late_stream(state)
+    else:
+        stream = create_stream(session, state)
+        session.peer_stream_count += 1
+        session.admit_stream(stream)
+
+
+def create_stream(session: SessionBase, state: StreamState) -> Stream:
+    own = state.opener == session.endpoint.side
+    stream = (
+        session._own_stream_class(session, state)
+        if own
+        else session._peer_stream_class(session, state)
+    )
+    session.streams[state] = stream
+    if not session._unsent_bytes_limited and len(session.streams) > 1:
+        session._unsent_bytes_limited = True
+        limit_unsent_bytes(session.transport)
+    return stream
+
+
+def remove_if_finished(session: SessionBase, stream: StreamBase) -> None:
+    if session._removes_streams:
+        session.remove_if_finished(stream)
+    else:
+        forget_if_finished(session, stream)
+
+
+def forget_if_finished(session: SessionBase, stream: StreamBase) -> None:
+    state = stream.state
+    if state.over and stream.buffers.unread_bytes == 0 and state in session.streams:
+        del session.streams[state]
+        state.buffers = None
+        if state.opener == 1 - session.endpoint.side:
+            session.peer_stream_count -= 1
+            if session.accept_queue.on_stream_removed is not None:
+                session.accept_queue.on_stream_removed()
+        elif state.serial < 0:  # nothing of it was sent, so no event tells that it is closed
+            session.open_allowance.on_stream_closed()
+            if session._wants_closed:
+                session._on_stream_closed(stream)
+
+
 class WriterCallbacks:
     """The session's callbacks for its `SocketWriter`, through a weak reference.
 
@@ -433,3 +551,9 @@ class WriterCallbacks:
         session = self.session_ref()
         if session is not None:
             session._after_write()
+
+    def on_loop_iteration(self) -> None:
+        session = self.session_ref()
+        if session is not None:
+            session.wakeup_queue.begin()
+            session.wakeup_queue.settle()

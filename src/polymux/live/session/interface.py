@@ -52,7 +52,7 @@ class UnfinishedMessages(Protocol):
 class SendQueue(Protocol):
     """The streams that wait for room in the session's send buffer."""
 
-    def add(self, stream: "Stream", retrying: bool) -> None:
+    def add(self, stream: "StreamBase", retrying: bool) -> None:
         """Register a stream; `retrying` if it was woken before and found no room."""
 
     def clear(self) -> None:

@@ -1,6 +1,10 @@
+# mypyc: compiled
 """Streams whose senders wait for room in the send buffers, woken by weight."""
 
+from collections import OrderedDict
 from heapq import heappop, heappush
+
+from mypy_extensions import i64
 
 from polymux.core.send_scheduler import (
     SESSION_SEND_BUFFER_BYTES,
@@ -8,7 +12,7 @@ from polymux.core.send_scheduler import (
     SendScheduler,
 )
 from polymux.live.session.socket_writer import SocketWriter
-from polymux.live.streams.duplex import Stream
+from polymux.live.streams.base import StreamBase, wake_senders
 
 
 class SendWaiters:
@@ -35,20 +39,21 @@ class SendWaiters:
     def __init__(self, scheduler: SendScheduler, socket_writer: SocketWriter) -> None:
         self._scheduler = scheduler
         self._socket_writer = socket_writer
-        self._retrying: dict[Stream, None] = {}
-        self._granted: dict[Stream, None] = {}  # have a part of their grant left
-        self._full: dict[Stream, None] = {}  # their own buffer has no room
-        self._waiting: set[Stream] = set()
-        self._by_time: list[tuple[int, int, Stream]] = []  # a heap of those that wait
+        # Ordered: the first is removed in constant time, however many there are.
+        self._retrying: OrderedDict[StreamBase, None] = OrderedDict()
+        self._granted: OrderedDict[StreamBase, None] = OrderedDict()  # have a part of it left
+        self._full: dict[StreamBase, None] = {}  # their own buffer has no room
+        self._waiting: set[StreamBase] = set()
+        self._by_time: list[tuple[int, int, StreamBase]] = []  # a heap of those that wait
         self._serial = 0  # of the last one in it
-        self._time = 0  # of the stream that was granted a share last
-        self._woken: dict[Stream, int] = {}  # last, with the room that each was to take
+        self._time: i64 = 0  # of the stream that was granted a share last
+        self._woken: dict[StreamBase, int] = {}  # last, with the room that each was to take
         self._waiting_first = False
 
     def __bool__(self) -> bool:
         return bool(self._retrying or self._granted or self._full or self._waiting)
 
-    def add(self, stream: Stream, retrying: bool) -> None:
+    def add(self, stream: StreamBase, retrying: bool) -> None:
         """Register a stream if it lacks room.
 
         Args:
@@ -60,19 +65,23 @@ class SendWaiters:
             self._socket_writer.senders_waiting = True
             self._scheduler.contended = True
 
-    def _place(self, stream: Stream, retrying: bool) -> None:
+    def _place(self, stream: StreamBase, retrying: bool) -> None:
         """Let a stream wait among those that lack the same."""
         buffers = stream.buffers
         if buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES:
-            self._full.setdefault(stream)
+            self._full[stream] = None
         elif buffers.queue_grant > 0:
-            (self._retrying if retrying else self._granted).setdefault(stream)
+            if retrying:
+                self._retrying[stream] = None
+            else:
+                self._granted[stream] = None
         elif stream not in self._waiting:
             self._waiting.add(stream)
-            buffers.room_time = max(buffers.room_time, self._time)
+            if buffers.room_time < self._time:
+                buffers.room_time = self._time
             self._push(stream)
 
-    def _push(self, stream: Stream) -> None:
+    def _push(self, stream: StreamBase) -> None:
         self._serial += 1
         heappush(self._by_time, (stream.buffers.room_time, self._serial, stream))
 
@@ -80,52 +89,57 @@ class SendWaiters:
         """Wake as many streams as there is room for."""
         room = SESSION_SEND_BUFFER_BYTES - self._scheduler.ready_bytes
         self._woken = {}
+        if len(self._full) > 0:
+            self._place_no_longer_full()
+        room -= self._wake_granted(self._retrying, room)
+        if room > 0:
+            if self._waiting_first and len(self._waiting) > 0:
+                room -= self._grant_next()
+            self._waiting_first = not self._waiting_first
+        room -= self._wake_granted(self._granted, room)
+        if room > 0:
+            for stream in self._woken:
+                self._push(stream)  # there is more room than they have been granted
+        while room > 0 and len(self._by_time) > 0:
+            room -= self._grant_next()
+        if len(self._waiting) == 0:
+            self._by_time.clear()
+        contended = len(self._woken) > 1 or bool(self._retrying or self._granted or self._waiting)
+        self._scheduler.contended = contended
+        self._socket_writer.senders_waiting = contended or len(self._full) > 0
+
+    def _place_no_longer_full(self) -> None:
         for stream in list(self._full):
             if stream.buffers.queued_bytes < STREAM_SEND_BUFFER_BYTES:
                 del self._full[stream]
                 self._place(stream, True)
-        room -= self._wake_granted(self._retrying, room)
-        if room > 0:
-            if self._waiting_first and self._waiting:
-                room -= self._grant_next()
-            self._waiting_first = not self._waiting_first
-        room -= self._wake_granted(self._granted, room)
-        for stream in self._woken if room > 0 else ():
-            self._push(stream)  # there is more room than they have been granted
-        while room > 0 and self._by_time:
-            room -= self._grant_next()
-        if not self._waiting:
-            self._by_time.clear()
-        contended = len(self._woken) > 1 or bool(self._retrying or self._granted or self._waiting)
-        self._scheduler.contended = contended
-        self._socket_writer.senders_waiting = contended or bool(self._full)
 
-    def _wake_granted(self, streams: dict[Stream, None], room: int) -> int:
+    def _wake_granted(self, streams: OrderedDict[StreamBase, None], room: i64) -> i64:
         """Wake streams that have a grant while there is room; return the room they take."""
-        taken = 0
-        for stream in list(streams) if room > 0 else ():
-            del streams[stream]
+        taken: i64 = 0
+        while taken < room and streams:
+            stream, _ = streams.popitem(last=False)
             granted = self._scheduler.granted_room(stream.buffers)
             if granted > 0:
                 taken += self._wake(stream, granted)
-                if taken >= room:
-                    break
             else:  # another sender of the stream has queued meanwhile
                 self._place(stream, False)
         return taken
 
-    def _grant_next(self) -> int:
+    def _grant_next(self) -> i64:
         """Grant the next stream a share, and wake it if it may queue; return the room taken."""
         time, _, stream = heappop(self._by_time)
         buffers = stream.buffers
         again = stream in self._woken
         if time != buffers.room_time or not (again or stream in self._waiting):
             return 0  # an old entry
-        self._time = max(self._time, time)
+        if self._time < time:
+            self._time = time
         granted = self._scheduler.grant_room(buffers)
-        taken = 0
+        taken: i64 = 0
         if again:
-            taken = max(0, granted - self._woken[stream])
+            if granted > self._woken[stream]:
+                taken = granted - self._woken[stream]
             self._woken[stream] += taken
         elif granted > 0:
             self._waiting.discard(stream)
@@ -137,15 +151,18 @@ class SendWaiters:
             self._push(stream)
         return taken
 
-    def _wake(self, stream: Stream, granted: int) -> int:
+    def _wake(self, stream: StreamBase, granted: i64) -> i64:
         """Wake the senders of a stream; return the room it takes: its grant, or a larger send."""
-        wanted = stream.wake_senders()
+        wanted = wake_senders(stream)
         if not stream.waiting_senders:
             return 0  # they have been cancelled
-        self._woken[stream] = max(granted, wanted)
-        return self._woken[stream]
+        if wanted < granted:
+            wanted = granted
+        self._woken[stream] = wanted
+        return wanted
 
     def clear(self) -> None:
+        """Forget all streams."""
         self._retrying.clear()
         self._granted.clear()
         self._full.clear()

@@ -8,8 +8,7 @@ from typing import Any
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.limits import Timeouts
-from polymux.core.send_scheduler import check_weight
-from polymux.live.arguments import check_concurrent_handler, check_stream_window, encode_name
+from polymux.live.arguments import check_concurrent_handler, encode_name
 from polymux.live.errors import describe_os_error
 from polymux.live.hooks import SessionMeter
 from polymux.live.peer_identity import PeerIdentity, identity_of
@@ -99,19 +98,21 @@ class Session(SessionBase):
             LocalProtocolError: The name or the window is out of range.
             ValueError: The weight is out of range.
         """
-        check_weight(weight)
-        encoded = name if type(name) is bytes else encode_name(name)
-        if window:
-            check_stream_window(self.endpoint.protocol, window)
-        if not self._can_open_now():
-            if not self.ready.done():
-                await wait_done(self.runtime, self.ready)
-            self.check_open()
-            if self._open_rate_limiter.interval:
-                await self._wait_for_open_rate()
-            if not self.open_allowance.can_open():
-                await self.open_waiters.wait()
-        return self._open_now(encoded, window, weight)
+        stream = self._open_if_possible(name, window, weight)
+        if stream is None:
+            await self._wait_to_open()
+            stream = self._open_now(encode_name(name), window, weight)
+        return stream
+
+    async def _wait_to_open(self) -> None:
+        """Wait until this side may open a stream; raise SessionClosed if it never may."""
+        if not self.ready.done():
+            await wait_done(self.runtime, self.ready)
+        self.check_open()
+        if self._open_rate_limiter.interval:
+            await self._wait_for_open_rate()
+        if not self.open_allowance.can_open():
+            await self.open_waiters.wait()
 
     async def _wait_for_open_rate(self) -> None:
         await self._open_rate_limiter.wait()

@@ -3,9 +3,10 @@
 
 A flush encodes what is sendable and hands it to the transport. It normally runs once in an
 event-loop iteration, so that small messages of many tasks leave in one system call. Three cases do
-not wait for it: replies to a received chunk are flushed when the chunk has been processed (see
-`wakeups`), a sender that fills the buffer flushes by itself (`flush_for_sender`), and after many
-opened or closed streams they are flushed together (`schedule_or_flush`).
+not wait for it: replies to a received chunk, and what senders queue that a flush has woken, are
+flushed when these have run (see `wakeups`), a sender that fills the buffer flushes by itself
+(`flush_for_sender`), and after many opened or closed streams they are flushed together
+(`schedule_or_flush`).
 
 Where the transport is asyncio's own socket transport and holds no data, bytes go to the socket
 directly, uncopied. Whatever the socket does not take goes to the transport.
@@ -25,7 +26,7 @@ from polymux.live.transport import Transport
 # Bytes encoded by one flush, and held by the transport before writing pauses.
 WRITE_HIGH_WATER_BYTES: Final[i64] = 262144
 MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # worth a system call of their own
-SENDER_QUOTA_BYTES: Final[i64] = 1048576  # a lone sender may send before it yields to the loop
+SENDER_QUOTA_BYTES: Final[i64] = 1048576  # senders may send before they yield to the loop
 PROMPT_QUOTA_BYTES: Final[i64] = 131072  # the same while an answer is awaited that is being timed
 MIN_WRITEV_BYTES: Final[i64] = 65536  # from here on joining the chunks costs more than `writev`
 WRITEV_BATCH_BYTES: Final[i64] = 131072  # per `writev`: the peer reads one batch during the next
@@ -41,6 +42,8 @@ class SocketWriter:
         call_soon: Schedules a callback for the next event-loop iteration.
         writable_transport: Returns the transport, or None while nothing may be written.
         after_write: Called after every write.
+        on_loop_iteration: Called in the event-loop iteration after a flush was scheduled; runs it
+            (`WakeupQueue`).
         busy_poller: Notified of every write.
 
     `fd` is the socket's descriptor if bytes may be written to it directly, else -1.
@@ -52,20 +55,23 @@ class SocketWriter:
         call_soon: Callable[[Callable[[], None]], object],
         writable_transport: Callable[[], Transport | None],
         after_write: Callable[[], object],
+        on_loop_iteration: Callable[[], None],
         busy_poller: BusyPoller,
     ) -> None:
         self.endpoint = endpoint
         self.call_soon = call_soon
         self.writable_transport = writable_transport
         self.after_write = after_write
+        self.on_loop_iteration = on_loop_iteration
         self.busy_poller = busy_poller
         self.fd: int = -1
         self.closed = False  # the connection is gone: no flush is scheduled any more
         self.flush_scheduled = False
-        self.in_receive = False  # a flush follows the chunk that is being processed
+        self.flush_follows = False  # what is scheduled is flushed without a loop iteration
         self.blocked = False  # the transport has paused writing
         self.senders_waiting = False  # for room in the send buffers
         self.bytes_sent: i64 = 0  # handed to the transport
+        self.sent_at: i64 = 0  # when, in nanoseconds of the runtime's clock
         self.bytes_since_yield: i64 = 0  # of these, since the last event-loop iteration
         self.sender_quota: i64 = SENDER_QUOTA_BYTES
         self.streams_changed: i64 = 0  # opened or closed since the last write
@@ -76,7 +82,7 @@ class SocketWriter:
         """Schedule a flush unless one is already scheduled."""
         if not self.flush_scheduled and not self.closed:
             self.flush_scheduled = True
-            if not self.in_receive:
+            if not self.flush_follows:
                 self.call_soon(self.on_loop_iteration)
 
     def schedule_if_needed(self, force: bool) -> None:
@@ -95,21 +101,15 @@ class SocketWriter:
         else:
             self.schedule_flush()
 
-    def on_loop_iteration(self) -> None:
-        """Run the scheduled flush, unless another flush has run in between."""
-        self.bytes_since_yield = 0
-        if self.flush_scheduled:
-            self.flush()
+    def schedule_pending(self) -> None:
+        """Schedule a flush if anything could be sent now."""
+        if self.endpoint.pending():
+            self.schedule_flush()
 
-    def end_receive(self, flush_now: bool) -> None:
-        """A received chunk has been processed: flush what it made sendable, now or soon."""
-        self.in_receive = False
+    def flush_pending(self) -> None:
+        """Run the scheduled flush, and flush what could be sent now."""
         if self.flush_scheduled or (not self.closed and self.endpoint.pending()):
-            if flush_now:
-                self.flush()
-            else:
-                self.flush_scheduled = True
-                self.call_soon(self.on_loop_iteration)
+            self.flush()
 
     def close(self) -> None:
         """Stop writing: the connection is gone."""
@@ -122,7 +122,6 @@ class SocketWriter:
     def flush(self) -> None:
         """Encode and write what is sendable now."""
         self.flush_scheduled = False
-        self.bytes_since_yield = 0
         self.write()
 
     def flush_for_sender(self) -> bool:
@@ -133,11 +132,10 @@ class SocketWriter:
             return False  # the sender waits for credit, not for room
         before = self.bytes_sent
         self.write()
-        self.bytes_since_yield += self.bytes_sent - before
         return self.bytes_sent > before
 
     def quota_used(self) -> bool:
-        """Return whether a lone sender has to yield to the event loop."""
+        """Return whether senders have to yield to the event loop."""
         return self.bytes_since_yield >= self.sender_quota
 
     def set_prompt(self, prompt: bool) -> None:
@@ -154,7 +152,10 @@ class SocketWriter:
             return
         chunks = self.endpoint.chunks_to_send(WRITE_HIGH_WATER_BYTES)
         if len(chunks) > 0:
-            self.bytes_sent += self.write_chunks(transport, chunks)
+            written = self.write_chunks(transport, chunks)
+            self.bytes_sent += written
+            self.sent_at = self.endpoint.now
+            self.bytes_since_yield += written
             poller = self.busy_poller
             if poller.budget_ns > 0:  # `BusyPoller.on_send` inlined: it runs for every write
                 poller.sent_at_ns = monotonic_ns()

@@ -109,9 +109,13 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
 
     # Starting handlers
 
+    def may_start(self, stream: Stream) -> bool:
+        """Return whether the handler of a stream may start now; if not, the stream is queued."""
+        return len(self._tasks) < self._max_concurrent
+
     def start(self, stream: Stream) -> bool:
-        """Start the handler of a stream. Return False if too many run already."""
-        if len(self._tasks) >= self._max_concurrent:
+        """Start the handler of a stream. Return False if it may not start now."""
+        if not self.may_start(stream):
             return False
         idle = self._idle_tasks[-1] if self._idle_tasks else None
         if idle is not None and idle.waiter.state == WAITING and idle.task is not None:
@@ -127,14 +131,13 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
         return True
 
     def _start_queued(self) -> None:
-        """Start handlers for queued streams, as far as `max_concurrent` allows."""
+        """Start handlers for queued streams, as far as they may start."""
         session = self.session_or_none()
         while session is not None and session.stream_task_runner is self:
-            if len(self._tasks) >= self._max_concurrent:
+            stream = self._accept_queue.first()
+            if stream is None or not self.may_start(stream):
                 return
-            stream = self._accept_queue.take_nowait()
-            if stream is None:
-                return
+            self._accept_queue.discard(stream)
             self.start(stream)
 
     def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> Task:
@@ -226,8 +229,12 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
         session = self.session_or_none()
         if session is not None and session.stream_task_runner is self:
             self._tasks.pop(stream, None)
-            stream.abort()
+            self._on_unstarted(stream)
             self._start_queued()
+
+    def _on_unstarted(self, stream: Stream) -> None:
+        """The application has cancelled the task of a stream before its first step."""
+        stream.abort()
 
     async def _cancel_all(self) -> None:
         """Cancel all handlers and wait for them, even if this task is cancelled again. Streams

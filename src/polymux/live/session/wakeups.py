@@ -14,7 +14,8 @@ flushed in the same `data_received` call.
 The contract with what runs the coroutine (see `runtime`; in asyncio a task), all of which
 `Waiter` relies on and keeps:
 
-- `__await__` sets `_asyncio_future_blocking`; the task resets it when it has taken the waiter.
+- `__await__` sets `_asyncio_future_blocking`, and its iterator yields the waiter once; the task
+  resets the attribute when it has taken the waiter.
 - `add_done_callback(wakeup, context=...)` is called exactly once for each await. A `Waiter` is
   reused for the next await once `result()` was called.
 - `cancel(msg)` returns True if the task will be resumed with CancelledError. It returns False once
@@ -29,6 +30,11 @@ The contract with what runs the coroutine (see `runtime`; in asyncio a task), al
 Invariants: tasks are resumed only when the whole chunk has been processed, so a reader sees all of
 its data and all events of the chunk; a waiter is resumed once for each `wake`; wakeups keep the
 order in which the waiters were woken.
+
+Senders that wait for room are woken by the write that makes it, and resumed like readers once it is
+over: after a received chunk, and after the flush of a loop iteration. What they queue is written at
+once, which makes room again, so `settle` resumes and writes by turns. The writer's quota ends it,
+so that the event loop gets to run.
 """
 
 from asyncio import CancelledError  # the exception only
@@ -49,32 +55,58 @@ CANCELLED: Final[i64] = 3  # the task is about to be resumed with CancelledError
 
 
 class WakeupQueue:
-    """The waiters of one session that were woken by the chunk being processed."""
+    """The waiters of one session that were woken and not resumed yet."""
 
     def __init__(self, runtime: Runtime, socket_writer: SocketWriter) -> None:
         self.runtime = runtime
         self.socket_writer = socket_writer
-        # `data_received` calls in progress, each counted by itself: while there are any, woken
-        # waiters are queued. Closing a TLS transport can nest them.
+        # Calls in progress at whose end the waiters are resumed, each counted by itself: while
+        # there are any, woken waiters are queued. Closing a TLS transport can nest them.
         self.depth: i64 = 0
         self.woken: list[Waiter] = []
 
-    def end_receive(self) -> None:
-        """Resume the queued waiters and flush their replies.
+    def begin(self) -> None:
+        """From here on woken waiters are queued and scheduled flushes wait, both for `settle`."""
+        if self.depth == 0:
+            self.socket_writer.bytes_since_yield = 0
+        self.depth += 1
+        self.socket_writer.flush_follows = True
 
-        If this runs inside a task, both are left to the next event-loop iteration.
+    def settle(self) -> None:
+        """Resume the queued waiters and flush, by turns, until neither is left to do.
+
+        If this runs inside a task, or when the writer's quota is used, the rest is left to the next
+        event-loop iteration.
         """
-        self.depth -= 1
-        if self.depth > 0:
-            return
-        woken = self.woken
-        immediately = True
-        if len(woken) > 0:
+        writer = self.socket_writer
+        try:
+            if self.depth == 1:
+                if len(self.woken) == 0:
+                    writer.flush_pending()
+                if len(self.woken) > 0:
+                    if self.runtime.current_task() is None:
+                        self.resume_and_flush()
+                    else:
+                        writer.schedule_pending()
+        finally:
+            self.depth -= 1
+        if self.depth == 0:
+            writer.flush_follows = False
+            for waiter in self.woken:
+                waiter.resume(False)
             self.woken = []
-            immediately = self.runtime.current_task() is None
+            if writer.flush_scheduled:
+                writer.call_soon(writer.on_loop_iteration)
+
+    def resume_and_flush(self) -> None:
+        """Resume waiters and write what they have queued, which may wake others."""
+        writer = self.socket_writer
+        while len(self.woken) > 0 and not writer.quota_used():
+            woken = self.woken
+            self.woken = []
             for waiter in woken:
-                waiter.resume(immediately)
-        self.socket_writer.end_receive(immediately)
+                waiter.resume(True)
+            writer.flush_pending()
 
 
 class Waiter:
@@ -126,13 +158,9 @@ class Waiter:
 
     def __await__(self) -> Generator[object, None, None]:
         self._asyncio_future_blocking = True
-        # Only __next__ is used. A generator's other methods would never be called by a task.
-        return cast(Generator[object, None, None], self)
-
-    def __next__(self) -> "Waiter":
-        if self._asyncio_future_blocking:  # the task resets it
-            return self
-        raise StopIteration
+        # A task only calls __next__ of it. The iterator of a tuple ends without an exception, which
+        # compiled code could not do.
+        return cast(Generator[object, None, None], iter((self,)))
 
     def get_loop(self) -> object:
         return self.wakeup_queue.runtime.loop
@@ -169,6 +197,18 @@ class Waiter:
     def __repr__(self) -> str:
         state = ("idle", "waiting", "woken", "cancelled")[self.state]
         return f"<{state}: data from the peer>"
+
+
+class SendWaiter(Waiter):
+    """A caller that waits until it may queue `size` bytes on a stream."""
+
+    def __init__(self, wakeup_queue: WakeupQueue, size: i64) -> None:
+        super().__init__(wakeup_queue)
+        self.size: i64 = size
+
+    def __repr__(self) -> str:
+        state = ("idle", "waiting", "woken", "cancelled")[self.state]
+        return f"<{state}: room to send>"
 
 
 def throw(problem: BaseException) -> None:

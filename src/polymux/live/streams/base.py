@@ -24,15 +24,14 @@ Invariants:
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
-from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, StreamState
+from polymux.core.streams import ABORTED, ENDED, OPEN, HalfStream, StreamBuffers, StreamState
 from polymux.live.errors import AlreadyReading, copy_of, printable
-from polymux.live.runtime import Future
 from polymux.live.session.socket_writer import SocketWriter
-from polymux.live.session.wakeups import IDLE, Waiter
+from polymux.live.session.wakeups import IDLE, WAITING, SendWaiter, Waiter
 
 if TYPE_CHECKING:
     from polymux.live.session.interface import SessionInterface
@@ -44,7 +43,6 @@ class StreamBase:
 
     __slots__ = (
         "_reading_closed",
-        "acceptance",
         "buffers",
         "endpoint",
         "own_half",
@@ -73,9 +71,8 @@ class StreamBase:
         self.read_error: PolymuxError | None = None  # raised by reads once the buffer is empty
         self._reading_closed = False  # this side has closed the stream for reading
         self.read_waiter: Waiter | None = None
-        # Futures of the callers that wait to send, with the number of bytes each wants to queue.
-        self.waiting_senders: dict[Future[None], int] | None = None
-        self.acceptance: Future[None] | None = None  # done when an offer is decided
+        # Callers that wait to send, or for a change of the stream:
+        self.waiting_senders: dict[SendWaiter, None] | None = None
 
     # Sending
 
@@ -125,19 +122,38 @@ class StreamBase:
         self.socket_writer.schedule_flush()
         return True
 
-    def _is_send_full(self) -> bool:
-        """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
-        return is_send_full(self)
+    def send_would_block(self) -> bool:
+        """Whether `send` would have to wait now."""
+        return self.send_error is None and is_send_full(self)
 
-    def _add_waiting_sender(self, size: int) -> Future[None]:
-        """Return a future that `wake_senders` resolves; `_remove_waiting_sender` it afterwards."""
-        waiter: Future[None] = self.session.runtime.create_future()
-        if self.waiting_senders is None:
-            self.waiting_senders = {}
-        self.waiting_senders[waiter] = size
+    def _wait_for_room(self, size: int, woken: bool) -> SendWaiter | None:
+        """Begin to wait until `size` bytes can be queued.
+
+        Args:
+            size: How many bytes the caller wants to queue.
+            woken: The caller has waited before, was woken, and found no room.
+
+        Returns:
+            What the caller has to await, and to `_remove_waiting_sender` afterwards; None if it has
+            to look again at once: something was written, or has been found to lack credit.
+        """
+        if self.socket_writer.flush_for_sender() or not self.send_would_block():
+            return None
+        session = self.session
+        waiter = self._add_waiting_sender(size)
+        session.send_waiters.add(self, woken)
+        self.socket_writer.schedule_flush()
         return waiter
 
-    def _remove_waiting_sender(self, waiter: Future[None]) -> None:
+    def _add_waiting_sender(self, size: int) -> SendWaiter:
+        """Return a waiter that `wake_senders` wakes; `_remove_waiting_sender` it afterwards."""
+        waiter = SendWaiter(self.session.wakeup_queue, size)
+        if self.waiting_senders is None:
+            self.waiting_senders = {}
+        self.waiting_senders[waiter] = None
+        return waiter
+
+    def _remove_waiting_sender(self, waiter: SendWaiter) -> None:
         assert self.waiting_senders is not None
         del self.waiting_senders[waiter]
 
@@ -146,13 +162,7 @@ class StreamBase:
     def _queue_end(self) -> None:
         """End this side's half after the data that is queued."""
         if self.send_error is None:
-            self.endpoint.end(self.state)
-            if self.waiting_senders:
-                self.wake_senders()
-            if len(self.session.streams) == 1:  # no other stream to share the write with
-                self.socket_writer.flush()
-            else:
-                self.socket_writer.schedule_or_flush()
+            queue_end(self)
 
     def stop_reading(self) -> None:
         """Close the stream for reading; unread data is discarded.
@@ -197,11 +207,21 @@ class StreamBase:
             raise copy_of(self.read_error)
         if self._reading_closed:
             raise StreamEnded(f"{self} was closed by this side")
-        if self.peer_half.state == OPEN:
+        if is_content_missing(self):
             return False
         if self.state.error is not None and self.state.reset_by != self.endpoint.side:
             raise self._peer_abort_error(self.state.error)
         return True
+
+    def _take_next(self) -> bytes | None:
+        """Take everything received, as `_take_received`; empty at the end, None if none has come.
+
+        Raises:
+            StreamAborted, StreamEnded, SessionClosed: As `check_eof`.
+        """
+        if len(self.buffers.received) > 0:
+            return take_received(self)
+        return b"" if self.check_eof() else None
 
     def wait_readable(self) -> Waiter:
         """Return an awaitable that ends when the reader has something new to look at.
@@ -218,22 +238,11 @@ class StreamBase:
 
     def _take_received(self) -> bytes:
         """Remove and return everything received, and return the credit for it."""
-        parts = self.endpoint.receive_queue.take_received(self.buffers)
-        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        self.credit_read(len(data))
-        return data
+        return take_received(self)
 
     def credit_read(self, size: int) -> None:
         """Account for `size` bytes read: return credit, and resume reading from the transport."""
-        if self.peer_half.credit_granted >= 0:
-            self.endpoint.read(self.state, size)
-        session = self.session
-        if session.read_backpressure.paused_at:
-            session.read_backpressure.update()
-        if self.endpoint.scheduler.control_queue:
-            self.socket_writer.schedule_flush()
-        if self.state.over:
-            session.remove_if_finished(self)
+        credit_read(self, size)
 
     def discard_unread(self) -> None:
         """Drop what was received and what is still to come: it will not be read."""
@@ -310,21 +319,12 @@ class StreamBase:
 
     def wake_senders(self) -> int:
         """Let the callers that wait to send look again. Return the bytes they want to queue."""
-        size = 0
-        if self.waiting_senders is not None:
-            for waiter, amount in self.waiting_senders.items():
-                if not waiter.done():
-                    waiter.set_result(None)
-                    size += amount
-        return size
+        return wake_senders(self)
 
     def wake_all(self) -> None:
         """Let every caller that waits on this stream look again."""
-        if self.acceptance is not None and not self.acceptance.done():
-            self.acceptance.set_result(None)
         self.wake_reader()
-        if self.waiting_senders:
-            self.wake_senders()
+        wake_senders(self)
 
     def set_error(self, problem: PolymuxError) -> None:
         """End both directions with `problem`, unless they already have an error."""
@@ -337,7 +337,7 @@ class StreamBase:
         """End sending with `problem`; reading is not affected."""
         if self.send_error is None:
             self.send_error = problem
-        self.wake_senders()
+        wake_senders(self)
 
     def on_peer_abort(self, text: bytes) -> None:
         """The peer aborted the stream, with `text` as its reason."""
@@ -349,11 +349,8 @@ class StreamBase:
         self.session.on_stream_released(self)
 
     def on_closed(self) -> None:
-        """Both halves are closed. If this side's half was aborted, the peer aborted it."""
-        self.endpoint.scheduler.discard_outgoing(self.buffers)
-        if self.own_half.state == ABORTED:
-            self.set_send_error(self._peer_abort_error(self.state.error or b""))
-        self.wake_all()
+        """Both halves are closed."""
+        close_stream(self)
 
     def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
         """No more bytes will arrive.
@@ -361,7 +358,7 @@ class StreamBase:
         With `can_reply` the connection can still be written to: a stream whose peer half has ended
         keeps sending.
         """
-        if self.peer_half.state == OPEN and self.read_error is None:
+        if is_content_missing(self) and self.read_error is None:
             self.read_error = problem
         if self.send_error is None and not (can_reply and self.peer_half.state != OPEN):
             self.send_error = problem
@@ -396,6 +393,74 @@ def is_send_full(stream: StreamBase) -> bool:
         and own.credit_granted - own.credit_spent <= buffers.queued_bytes
         and own.state == OPEN
     )
+
+
+def queue_end(stream: StreamBase) -> None:
+    """End this side's half after the data that is queued."""
+    stream.endpoint.end(stream.state)
+    if stream.waiting_senders:
+        wake_senders(stream)
+    if len(stream.session.streams) == 1:  # no other stream to share the write with
+        stream.socket_writer.flush()
+    else:
+        stream.socket_writer.schedule_or_flush()
+
+
+def take_received(stream: StreamBase) -> bytes:
+    """Remove and return everything received, and return the credit for it."""
+    parts = stream.endpoint.receive_queue.take_received(stream.buffers)
+    data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    credit_read(stream, len(data))
+    return data
+
+
+def credit_read(stream: StreamBase, size: int) -> None:
+    """Account for `size` bytes read: return credit, and resume reading from the transport."""
+    if stream.peer_half.credit_granted >= 0:
+        stream.endpoint.read(stream.state, size)
+    session = stream.session
+    if session.read_backpressure.paused_at:
+        session.read_backpressure.update()
+    if len(stream.endpoint.scheduler.control_queue) > 0:
+        stream.socket_writer.schedule_flush()
+    if stream.state.over:
+        session.remove_if_finished(stream)
+
+
+def wake_reader(stream: StreamBase) -> None:
+    """Let the task that waits in `wait_readable` look again."""
+    if stream._reading_closed:
+        stream.wake_reader()
+    elif stream.read_waiter is not None:
+        stream.read_waiter.wake()
+
+
+def close_stream(stream: StreamBase) -> None:
+    """Both halves are closed. If this side's half was aborted, the peer aborted it."""
+    stream.endpoint.scheduler.discard_outgoing(stream.buffers)
+    if stream.own_half.state == ABORTED:
+        stream.set_send_error(stream._peer_abort_error(stream.state.error or b""))
+        stream.wake_all()
+    else:
+        wake_reader(stream)
+        wake_senders(stream)
+
+
+def is_content_missing(stream: StreamBase) -> bool:
+    """Whether the peer has not ended its half, or its last bytes have not arrived."""
+    state = stream.peer_half.state
+    return state == OPEN or (state == ENDED and not stream.buffers.all_received)
+
+
+def wake_senders(stream: StreamBase) -> i64:
+    """Let the callers that wait to send look again. Return the bytes they want to queue."""
+    size: i64 = 0
+    if stream.waiting_senders is not None:
+        for waiter in stream.waiting_senders:
+            if waiter.state == WAITING:
+                waiter.wake()
+                size += waiter.size
+    return size
 
 
 def copied_bytes(data: object) -> bytes:

@@ -8,12 +8,12 @@ that credit returns while they wait, and put them back if they cannot finish.
 import re
 from asyncio import IncompleteReadError  # the exception only
 from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
 
 from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
-from polymux.live.runtime import Future
 from polymux.live.streams.base import StreamBase, copied_bytes
 
 BytesLike = bytes | bytearray | memoryview
@@ -106,8 +106,7 @@ class Stream(StreamBase):
             return
         if type(data) is not bytes:
             data = copied_bytes(data)
-        if self.send_would_block():
-            await self._wait_to_send(len(data))
+        await self._wait_to_send(len(data))
         self.send_nowait(data)
 
     async def drain(self) -> None:
@@ -115,26 +114,18 @@ class Stream(StreamBase):
         if self.send_would_block():
             await self._wait_to_send(0)
 
-    def send_would_block(self) -> bool:
-        """Whether `send` would have to wait now."""
-        return self.send_error is None and self._is_send_full()
-
     async def _wait_to_send(self, size: int) -> None:
         session = self.session
         woken = False
         while self.send_would_block():
-            if self.socket_writer.flush_for_sender():
-                continue
-            if not self.send_would_block():
-                return  # the flush has found that what filled the buffer has no credit
             if self.socket_writer.quota_used() and len(session.streams) == 1:
                 # Nothing is full: the writer only yields to the event loop.
                 session.schedule_flush()
                 await session.runtime.checkpoint()
                 continue
-            waiter = self._add_waiting_sender(size)
-            session.send_waiters.add(self, woken)
-            session.schedule_flush()
+            waiter = self._wait_for_room(size, woken)
+            if waiter is None:
+                continue
             woken = True
             try:
                 await waiter
@@ -160,13 +151,24 @@ class Stream(StreamBase):
             return
         waiter = self._add_waiting_sender(size)
 
-        def woken(_: Future[None]) -> None:
+        def woken(_: object) -> None:
             self._remove_waiting_sender(waiter)
-            callback()
+            session.runtime.call_soon(callback)
 
-        waiter.add_done_callback(woken)
+        waiter.add_done_callback(woken, context=copy_context())
         session.send_waiters.add(self, False)
         session.schedule_flush()
+
+    async def wait_for_change(self) -> None:
+        """Wait until the stream is accepted, gets credit or is over; the caller looks at it.
+
+        Internal interface. If cancelled, nothing has changed.
+        """
+        waiter = self._add_waiting_sender(0)
+        try:
+            await waiter
+        finally:
+            self._remove_waiting_sender(waiter)
 
     async def end(self) -> None:
         """End this side's half after the data that is queued. The peer may still send."""
@@ -214,10 +216,9 @@ class Stream(StreamBase):
             RuntimeError: Another task is already reading the stream.
         """
         while True:
-            if self.buffers.received:
-                return self._take_received()
-            if self.check_eof():
-                return b""
+            data = self._take_next()
+            if data is not None:
+                return data
             await self.wait_readable()
 
     async def receive_parts(self) -> list[bytes | memoryview]:
@@ -434,11 +435,13 @@ class Stream(StreamBase):
         return self
 
     async def __anext__(self) -> bytes:
-        while not self.buffers.received:
-            if self.check_eof():
+        while True:
+            data = self._take_next()
+            if data:
+                return data
+            if data is not None:
                 raise StopAsyncIteration
             await self.wait_readable()
-        return self._take_received()
 
     async def __aenter__(self) -> "Stream":
         return self

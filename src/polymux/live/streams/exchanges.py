@@ -1,23 +1,19 @@
-"""Streamux exchanges: `Exchange` for requests of this side, `Call` for requests of the peer.
-
-The header of its last chunk ends the peer's half of the stream, but a message is complete only with
-the last byte of that chunk. `on_peer_end` is called at that byte, and `check_eof` waits for it.
-"""
+"""Streamux exchanges: `Exchange` for requests of this side, `Call` for requests of the peer."""
 
 from collections.abc import AsyncIterable
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from polymux.core.errors import LimitExceeded, PolymuxError, StreamAborted
-from polymux.core.streams import OPEN, StreamState
+from polymux.core.errors import LimitExceeded, StreamAborted
+from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
 from polymux.live.runtime import Task, Timer
 from polymux.live.streams.duplex import BytesLike, Stream
+from polymux.live.streams.fast_paths import take_whole, try_send_whole
 
 if TYPE_CHECKING:
     from polymux.live.protocols.streamux import StreamuxSession
 
-MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # a larger message is not written immediately
 MAX_JOINED_BYTES = 256 * 1024  # a larger message is written into one buffer as it arrives
 
 
@@ -56,11 +52,7 @@ class MessageBuffer:
 class ExchangeStream(Stream):
     """Common base of `Exchange` and `Call`: one message in each direction."""
 
-    __slots__ = ("_message_complete",)
-
-    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
-        super().__init__(session, state)
-        self._message_complete = False
+    __slots__ = ()
 
     async def read(self, limit: int = 0) -> bytes:
         """Wait for the complete message of the peer and return it.
@@ -72,8 +64,21 @@ class ExchangeStream(Stream):
             LimitExceeded: The message is larger; the exchange was aborted.
             StreamAborted, SessionClosed: The exchange or the session ended before that.
         """
-        check_read_limit(limit)
+        if limit != 0:
+            check_read_limit(limit)
         max_bytes = limit or self.endpoint.limits.max_message_bytes
+        while True:
+            whole = take_whole(self, max_bytes)
+            if whole is not None:
+                return whole
+            if self.buffers.received:
+                return await self._read_parts(max_bytes, limit)
+            if self.check_eof():
+                return b""
+            await self.wait_readable()
+
+    async def _read_parts(self, max_bytes: int, limit: int) -> bytes:
+        """Read a message while it arrives; see `read`."""
         message = MessageBuffer()
         waiting = False  # for more of a message that has begun
         try:
@@ -108,7 +113,7 @@ class ExchangeStream(Stream):
 
     async def send_message(self, data: BytesLike | AsyncIterable[BytesLike]) -> None:
         """Send a message, given at once or as an async iterable of pieces, and end it."""
-        if self._try_send_now(data):
+        if try_send_whole(self, data):
             return
         if type(data) is bytes or not isinstance(data, AsyncIterable):
             await self.send(data)
@@ -117,47 +122,12 @@ class ExchangeStream(Stream):
                 await self.send(piece)
         await self.end()
 
-    def _try_send_now(self, data: object) -> bool:
-        """Write a small message immediately instead of in the next event-loop iteration.
-
-        Only if this is the only stream: with several, one write for all of them is better. False:
-        nothing was sent.
-        """
-        session = self.session
-        writer = self.socket_writer
-        if (
-            type(data) is not bytes
-            or len(data) > MAX_IMMEDIATE_MESSAGE_BYTES
-            or writer.flush_scheduled
-            or len(session.streams) > 1
-            or writer.blocked
-        ):
-            return False
-        writer.flush_scheduled = True  # it is flushed below, so nothing is to be scheduled
-        try:
-            if not self._try_send(data):
-                return False
-            self.endpoint.end(self.state)
-        finally:
-            session.flush()
-        return True
-
     def _reject_message(self, reason: str) -> None:
         self.abort_with_reason(reason)
 
-    # Callbacks of the session
 
-    def on_peer_end(self) -> None:
-        """The last byte of the peer's message has arrived."""
-        self._message_complete = True
-
-    def check_eof(self) -> bool:
-        return super().check_eof() and self._message_complete
-
-    def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
-        if not self._message_complete and self.read_error is None:
-            self.read_error = problem
-        super().on_connection_lost(problem, can_reply)
+class RequestTimedOut(StreamAborted):
+    """A request was cancelled because its timeout has passed."""
 
 
 class Exchange(ExchangeStream):
@@ -168,24 +138,24 @@ class Exchange(ExchangeStream):
     the reply was read to its end cancels the request and discards the rest of the reply.
     """
 
-    __slots__ = ("timed_out",)
-
-    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
-        super().__init__(session, state)
-        self.timed_out = False
+    __slots__ = ()
 
     def __str__(self) -> str:
         return f"request {self.state.label()}"
 
     def on_timeout(self) -> None:
         """The timeout of the request has passed: cancel it."""
-        self.timed_out = True
+        self.set_error(RequestTimedOut(f"{self}: no reply came in time"))
         self.abort_with_reason("no reply came in time")
 
-    async def close(self) -> None:
+    def release(self) -> None:
         """Cancel the request unless its reply was read to the end."""
         if not self.state.over or self.buffers.unread_bytes:
             self.abort_with_reason("this side no longer waits for the reply")
+
+    async def close(self) -> None:
+        """Cancel the request unless its reply was read to the end."""
+        self.release()
 
     async def __aenter__(self) -> "Exchange":
         return self
@@ -202,14 +172,21 @@ class Call(ExchangeStream):
     the reply (an empty one if nothing was sent); an exception drops the call.
     """
 
-    __slots__ = ("_reply_timer", "task")
+    __slots__ = ()
 
     session: "StreamuxSession"
 
-    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
-        super().__init__(session, state)
-        self.task: Task | None = None  # the handler; cancelled with the call
-        self._reply_timer: Timer | None = None
+    @property
+    def task(self) -> Task | None:
+        """The task that answers the call; it is cancelled with the call. It can be set."""
+        return self.session.call_tasks.get(self)
+
+    @task.setter
+    def task(self, task: Task | None) -> None:
+        if task is None:
+            self.session.call_tasks.pop(self, None)
+        else:
+            self.session.call_tasks[self] = task
 
     def __str__(self) -> str:
         return f"call {self.state.label()}"
@@ -227,8 +204,10 @@ class Call(ExchangeStream):
             StreamAborted: The peer has cancelled the call, or this side has dropped it.
             SessionClosed: The session has ended.
         """
-        await self.send_message(data)
-        await self.close()
+        if not try_send_whole(self, data):
+            await self.send_message(data)
+        if not self._reading_closed:
+            self._close_request()
 
     async def close(self) -> None:
         """End the reply, and discard the rest of the request."""
@@ -270,14 +249,9 @@ class Call(ExchangeStream):
 
     # Callbacks of the session
 
-    def on_peer_end(self) -> None:
-        """The request is complete: send an early reply, and start the peer's announced timeout."""
-        super().on_peer_end()
-        session = self.session
-        self.endpoint.resume(self.state)
-        timeout = session.protocol.timeout_seconds(1 - self.endpoint.side)
-        if session.drops_expired_calls and timeout:
-            self._reply_timer = session.runtime.call_later(timeout, self._on_peer_timeout, timeout)
+    def start_reply_timer(self, seconds: float) -> Timer:
+        """Drop the call in so many seconds, unless it is being answered by then."""
+        return self.session.runtime.call_later(seconds, self._on_peer_timeout, seconds)
 
     def _on_peer_timeout(self, timeout: float) -> None:
         """The timeout that the peer announced has passed: drop the call unless it is being
@@ -292,16 +266,8 @@ class Call(ExchangeStream):
 
     def wake_all(self) -> None:
         super().wake_all()
-        if self._reply_timer is not None and (self.state.over or self.send_error is not None):
-            self._reply_timer.cancel()
-        task = self.task
-        if (
-            task is not None
-            and self.send_error is not None
-            and task is not self.session.runtime.current_task()
-        ):
-            self.task = None
-            task.cancel()
+        if self.send_error is not None:
+            self.session.stop_call(self)
 
     def _peer_abort_error(self, text: bytes) -> StreamAborted:
         return StreamAborted(f"{self} was cancelled by the peer")

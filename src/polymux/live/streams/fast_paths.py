@@ -1,16 +1,16 @@
 # mypyc: compiled
-"""Fast paths for message and item streams: queue or take one message without waiting.
+"""Fast paths for messages, items and exchanges: queue or take one without waiting.
 
-Compiled, because these functions run once for every message. Each returns False when it does not
-apply, and the caller takes the slow path.
+Compiled, because these functions run once for every message. Each returns False or None when it
+does not apply, and the caller takes the slow path.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.streams import OPEN
-from polymux.live.streams.base import StreamBase
+from polymux.core.streams import ABORTED, OPEN
+from polymux.live.streams.base import StreamBase, can_queue, queue_end, take_received
 
 PREFETCH_BYTES: Final[i64] = 262144  # what the messages requested ahead should add up to
 MAX_PREFETCH_MESSAGES: Final[i64] = 256  # messages requested ahead at most, however small
@@ -64,6 +64,20 @@ def try_send_items(stream: StreamBase, data: object, item_size: i64) -> bool:
     return True
 
 
+def items_would_block(stream: StreamBase, item_size: i64) -> bool:
+    """Whether items of `item_size` bytes would have to wait: for credit, or for room.
+
+    Only for streams whose end neither side has announced.
+    """
+    own = stream.own_half
+    if stream.send_error is not None or own.state != OPEN:
+        return False
+    buffers = stream.buffers
+    if own.credit_granted - own.credit_spent <= buffers.queued_bytes // item_size:
+        return stream.peer_half.state == OPEN
+    return stream.endpoint.scheduler.lacks_room(buffers)
+
+
 def pop_message(stream: StreamBase) -> bytes:
     """Remove and return the oldest message received, and return the credit for it."""
     buffers = stream.buffers
@@ -102,3 +116,35 @@ def adapt_prefetch(stream: StreamBase, size: i64) -> None:
     elif half_window_bytes > PREFETCH_BYTES and window > endpoint.protocol.receive_window:
         buffers.target_window = window // 2
         buffers.unreturned_credit = -(window // 2)  # this much less will be requested
+
+
+def try_send_whole(stream: StreamBase, data: object) -> bool:
+    """Queue bytes and the end of this side's half, if there is buffer space and credit.
+
+    False: nothing was done.
+
+    Raises:
+        LocalProtocolError: The half cannot end here.
+    """
+    if not isinstance(data, bytes) or stream.send_error is not None or not can_queue(stream):
+        return False
+    stream.endpoint.send(stream.state, data)
+    queue_end(stream)
+    return True
+
+
+def take_whole(stream: StreamBase, max_bytes: i64) -> bytes | None:
+    """Take everything that the peer has sent, if all of it has arrived and nothing was read.
+
+    None: nothing was done.
+    """
+    buffers = stream.buffers
+    if (
+        not buffers.all_received
+        or buffers.unread_bytes > max_bytes
+        or stream.read_error is not None
+        or stream.peer_half.state == ABORTED
+        or stream._reading_closed
+    ):
+        return None
+    return take_received(stream) if len(buffers.received) > 0 else b""

@@ -31,7 +31,7 @@ from polymux.live.streams.duplex import (
     Stream,
     copied_bytes,
 )
-from polymux.live.streams.fast_paths import try_send_items
+from polymux.live.streams.fast_paths import items_would_block, try_send_items
 from polymux.live.streams.messages import PieceStream
 from polymux.protocols.minmux.item_codecs import ENDLESS, Codec, ItemDecoder, Prefixed
 from polymux.protocols.minmux.packets import (
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from polymux.live.protocols.minmux import MinmuxSession
     from polymux.protocols.minmux.protocol import Minmux
 
+FLOWS_TO_PEER = Unsupported("the stream flows to the peer: it is read there")
+FLOWS_FROM_PEER = Unsupported("the stream flows from the peer: only it can write there")
 # Initial credit, in items, for streams whose items carry their own length: one may be 64 KiB long.
 LENGTH_PREFIXED_CREDIT_ITEMS = 16
 
@@ -62,7 +64,7 @@ class ItemStream(Stream):
     `promised` is the last amount the peer promised to write or to give; it is only informative.
     """
 
-    __slots__ = ("_awaiting_peer", "_protocol", "stream_format", "promised")
+    __slots__ = ("awaiting_peer", "_protocol", "stream_format", "promised")
     session: "MinmuxSession"
 
     def __init__(self, session: "MinmuxSession", state: StreamState) -> None:
@@ -71,7 +73,7 @@ class ItemStream(Stream):
         # cast: `MinmuxSession` creates streams only for ids that the profile describes.
         self.stream_format = cast(StreamFormat, self._protocol.profile.format_of(state.key))
         self.promised = 0
-        self._awaiting_peer = False  # this side sent the first packet; none of the peer came yet
+        self.awaiting_peer = False  # this side sent the first packet; none of the peer came yet
 
     @property
     def stream_id(self) -> int:
@@ -97,11 +99,7 @@ class ItemStream(Stream):
         """
         while not self.state.over:
             self.session.check_open()
-            waiter = self._add_waiting_sender(0)
-            try:
-                await waiter
-            finally:
-                self._remove_waiting_sender(waiter)
+            await self.wait_for_change()
 
     def abort_with_reason(self, reason: str, text: str = "") -> None:
         """Drop queued and unread items and announce a limit of 0.
@@ -139,7 +137,7 @@ class ItemStream(Stream):
         self.endpoint.send_frame(frame)
         self.session.schedule_flush()
         if first:
-            self._awaiting_peer = True
+            self.awaiting_peer = True
             self.session.open_allowance.on_stream_opened()
 
     async def _wait_to_begin(self) -> None:
@@ -154,8 +152,8 @@ class ItemStream(Stream):
 
     def on_peer_activity(self) -> None:
         """The peer has sent a packet on this stream, or the stream is over."""
-        if self._awaiting_peer:
-            self._awaiting_peer = False
+        if self.awaiting_peer:
+            self.awaiting_peer = False
             self.session.open_allowance.on_stream_closed()
             self.session.grant_deferred()
 
@@ -177,7 +175,7 @@ class ItemSender(ItemStream):
         self._last_item_queued = False  # the last item is queued or has been sent
         self._queued_since_empty = 0  # items queued since the queue was last empty
         self._sent_when_empty = 0  # items sent by then
-        self.read_error = Unsupported(f"{self} flows to the peer: it is read there")
+        self.read_error = FLOWS_TO_PEER
 
     @property
     def credit(self) -> int:
@@ -209,7 +207,8 @@ class ItemSender(ItemStream):
         if self.send_would_block():
             self._check_items(data)
             await self._wait_to_send(len(data))
-        self.send_nowait(data)
+        if not try_send_items(self, data, self.stream_format.item_size):
+            self.send_nowait(data)
 
     def send_nowait(self, data: BytesLike) -> None:
         """Queue items without waiting; raises like `send`. The caller limits what it queues."""
@@ -351,6 +350,9 @@ class ItemSender(ItemStream):
 
     def send_would_block(self) -> bool:
         own = self.own_half
+        item_size = self.stream_format.item_size
+        if item_size > 0 and own.promised_limit < 0 and self.peer_half.promised_limit < 0:
+            return items_would_block(self, item_size)
         waiting = self._queued_items()
         if self.send_error is not None or own.state != OPEN or 0 <= own.promised_limit <= waiting:
             return False
@@ -410,10 +412,12 @@ class ItemReceiver(ItemStream, PieceStream):
         self, session: "MinmuxSession", state: StreamState, codec: Codec | None, all_received: bool
     ) -> None:
         super().__init__(session, state)
-        self.send_error = Unsupported(f"{self} flows from the peer: only it can write there")
-        self._decoded_items: deque[bytes] = deque()  # decoded, and not yet read
-        max_item_bytes = max(self._protocol.max_frame_bytes, self.stream_format.item_size) + 16
-        self.item_decoder = ItemDecoder(codec, max_item_bytes) if codec is not None else None
+        self.send_error = FLOWS_FROM_PEER
+        self.item_decoder: ItemDecoder | None = None
+        self._decoded_items: deque[bytes] | None = None  # with a codec: decoded, and not yet read
+        if codec is not None:
+            max_item_bytes = max(self._protocol.max_frame_bytes, self.stream_format.item_size) + 16
+            self.item_decoder = ItemDecoder(codec, max_item_bytes)
         # The peer's half ends with the header of its last packet; this is set at its last byte.
         self.all_received = all_received
         self._bytes_taken = 0  # content bytes taken from the receive buffer
@@ -493,7 +497,7 @@ class ItemReceiver(ItemStream, PieceStream):
 
     def abort_with_reason(self, reason: str, text: str = "") -> None:
         """Discard unread items and announce a limit of 0; see `ItemStream.abort_with_reason`."""
-        self._decoded_items.clear()
+        self._decoded_items = None
         super().abort_with_reason(reason, text)
 
     async def end(self) -> None:
@@ -504,7 +508,7 @@ class ItemReceiver(ItemStream, PieceStream):
         """Announce a limit of 0; discard unread items and those that still arrive."""
         if not self._reading_closed:
             self._reading_closed = True
-            self._decoded_items.clear()
+            self._decoded_items = None
             self.endpoint.receive_queue.discard(self.buffers)
             self._announce_stop()
             self.wake_reader()
@@ -535,13 +539,15 @@ class ItemReceiver(ItemStream, PieceStream):
         while self.buffers.received and not self._decoded_items:
             data = self._take_content()
             if self.item_decoder is None and data:
-                regular = self._bytes_taken - sum(map(len, self._last_item_parts))
+                regular = self._bytes_taken
+                if self._last_item_parts:
+                    regular -= sum(map(len, self._last_item_parts))
                 items = regular // self.stream_format.item_size - self.items_delivered
                 self.items_delivered += items
                 self.credit_read(items)
                 return data
             if self.item_decoder is not None and data:
-                self._decoded_items.extend(self._decode_items(data))
+                self._decoded_items = deque(self._decode_items(data))
         if self._decoded_items:
             item = self._decoded_items.popleft()
             self.credit_read(1)
@@ -551,7 +557,7 @@ class ItemReceiver(ItemStream, PieceStream):
 
     def _take_content(self) -> bytes:
         """Take everything received; bytes of the last item are kept for `last`."""
-        if self._awaiting_peer:
+        if self.awaiting_peer:
             self.on_peer_activity()
         parts = self.endpoint.take_received(self.buffers)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)

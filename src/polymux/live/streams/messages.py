@@ -20,6 +20,11 @@ from polymux.protocols.omnistreams.payloads import (
 if TYPE_CHECKING:
     from polymux.live.session.interface import SessionInterface
 
+FLOWS_TO_PEER = Unsupported(
+    "the stream flows to the peer: answers come on streams that the peer opens"
+)
+FLOWS_FROM_PEER = Unsupported("the stream flows from the peer: answer on a stream of your own")
+
 
 class PieceStream(Stream):
     """A receiver that returns one piece (a message or an item) at a time.
@@ -115,7 +120,7 @@ class MessageSender(MessageStream):
 
     def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
-        self.read_error = Unsupported(f"{self} flows to the peer: answers come on streams it opens")
+        self.read_error = FLOWS_TO_PEER
 
     @property
     def credit(self) -> int:
@@ -179,7 +184,7 @@ class MessageReceiver(MessageStream, PieceStream):
 
     def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
-        self.send_error = Unsupported(f"{self} flows from the peer: answer on a stream of your own")
+        self.send_error = FLOWS_FROM_PEER
 
     async def receive(self) -> bytes:
         """Return the next message, which may be empty; wait for it if necessary.

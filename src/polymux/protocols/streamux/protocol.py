@@ -714,6 +714,14 @@ class Streamux(Protocol):
         key = self.next_free_key(side)
         return None if key == NO_ID else Frame(KEEP_ALIVE, key)
 
+    def ids_in_use(self, side: i64) -> int:
+        """Return how many ids of `side` have requests that are not over."""
+        count: i64 = 0
+        for stream in self.streams.slots:
+            if stream.opener == side and not stream.over and stream.serial >= 0:
+                count += 1
+        return count
+
     def timeout_seconds(self, side: i64) -> float:
         """Return the seconds that this side waits for a reply; 0 if it announced none."""
         tenths: int = self.layout_of(side).timeout_tenths
