@@ -220,16 +220,20 @@ class SessionBase:
         """Return how many callers wait because this side has as many streams open as it may."""
         return len(self.open_allowance.waiters)
 
-    def _open_if_possible(self, name: object, window: int, weight: int) -> Stream | None:
+    def _open_if_possible(self, name: object, window: object, weight: object) -> Stream | None:
         """Open a stream if that is possible without waiting.
+
+        The arguments are objects, so that one of a wrong type gets the error of its check and not
+        that of compiled code.
 
         Raises:
             ValueError, TypeError, LocalProtocolError, Unsupported: An argument is wrong.
         """
-        check_weight(weight)
+        share = check_weight(weight)
         encoded = name if isinstance(name, bytes) else encode_name(name)
-        if window:
-            check_stream_window(self.endpoint.protocol, window)
+        size = 0  # in nearly every call
+        if not isinstance(window, int) or window != 0:
+            size = check_stream_window(self.endpoint.protocol, window)
         if (
             self.close_reason is not None
             or self.shutdown.started
@@ -238,7 +242,7 @@ class SessionBase:
             or not self.open_allowance.can_open()
         ):
             return None
-        return self._open_now(encoded, window, weight)
+        return self._open_now(encoded, size, share)
 
     def _open_now(self, name: bytes, window: int, weight: int) -> Stream:
         stream = create_stream(self, self.endpoint.open(name, window, weight))
