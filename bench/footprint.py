@@ -101,6 +101,7 @@ class AttachedPeer(PeerProcess):
 
     def __init__(self, ports: dict[str, int]) -> None:
         self.ports = ports
+        self.options = {}
 
 
 async def enter_session(stack: contextlib.AsyncExitStack, other: PeerProcess, protocol: str) -> Any:

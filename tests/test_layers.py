@@ -21,6 +21,7 @@ ALLOWED = {
     "live": {"text", "protocols", "core"},
     "aio": {"text", "live", "protocols", "core"},
     "sync": {"text", "live", "protocols", "core"},
+    "anyio": {"text", "aio", "live", "protocols", "core"},
     "record": {"text", "aio", "live", "capture", "protocols", "core"},
     "analysis": {"text", "capture", "protocols", "core"},
     "spark": {"text", "aio", "live", "analysis", "capture", "protocols", "core"},

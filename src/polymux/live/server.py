@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypedDict
 from polymux.core.errors import PeerViolation, PolymuxError, Unsupported
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR
+from polymux.core.token_exchange import SharedToken
 from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
@@ -342,17 +343,11 @@ def server_starter(
             server.start_session(await open_stdio(make))
             return server
 
-        make_served = partial(served_session, server, within.budget, make)
-        factory: Callable[[Place], ByteHandler] = make_served
         handshake_timeout = (timeouts or Timeouts()).handshake
-        if address.scheme in WEBSOCKET_SCHEMES:
-            factory = server.upgrade_listener = UpgradeListener(
-                address.path, make_served, handshake_timeout, policy, where, meter
-            )
-        if shared is not None:
-            factory = server.token_listener = TokenListener(
-                shared, factory, handshake_timeout, where, meter
-            )
+        make_served = partial(served_session, server, within.budget, make)
+        factory = with_openings(
+            server, make_served, policy, shared, handshake_timeout, where, meter
+        )
         check_listening(address, tls)
         try:
             server.listener = await open_listener(
@@ -411,6 +406,36 @@ def served_session(
     session.on_connection_made = partial(begin_session, server, place)  # after TLS
     session.is_refused = server.refuses
     return session
+
+
+def with_openings(
+    server: Server,
+    make_session: Callable[[Place], Session],
+    policy: OriginPolicy,
+    shared: SharedToken | None,
+    timeout: float,
+    where: ServerRuntime,
+    meter: SessionMeter | None,
+) -> Callable[[Place], ByteHandler]:
+    """Return what makes the first handler of a connection, of a token, an upgrade or a session.
+
+    Args:
+        server: Gets the listeners of openings that there are.
+        make_session: Makes the handler that follows them.
+        policy: Of WebSocket upgrades.
+        shared: The token; None for none.
+        timeout: Seconds for each opening.
+        where: The runtime of the server.
+        meter: Counts what is refused.
+    """
+    factory: Callable[[Place], ByteHandler] = make_session
+    if server.address.scheme in WEBSOCKET_SCHEMES:
+        factory = server.upgrade_listener = UpgradeListener(
+            server.address.path, make_session, timeout, policy, where, meter
+        )
+    if shared is not None:
+        factory = server.token_listener = TokenListener(shared, factory, timeout, where, meter)
+    return factory
 
 
 def begin_session(server: Server, place: Place, session: Session) -> None:

@@ -22,6 +22,7 @@ class CapturePipe:
 
     def __init__(self, path: str, fd: int, wait_seconds: float = SILENCE_SECONDS) -> None:
         self.path = path
+        self.name = path
         self.compression = ""
         """How the data is compressed (see `detect_compression`), once the first bytes are read."""
         self.decompression_error = ""

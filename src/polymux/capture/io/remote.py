@@ -69,6 +69,7 @@ class RemoteSource(PlainSource):
 
     def __init__(self, url: str, system: FileSystem, path: str) -> None:
         self.path = url
+        self.name = without_credentials(url)
         self.bytes_read = 0
         self._system = system
         self._path_there = path

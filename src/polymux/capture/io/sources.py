@@ -40,6 +40,8 @@ class Source(Protocol):
     file system as `CaptureUnavailable`."""
 
     path: str
+    name: str
+    """The path; of a URL, what is left without credentials and options."""
     compression: str
     """'', 'gzip', 'zstd', 'xz' or 'bzip2'."""
 
@@ -96,6 +98,7 @@ class PlainSource:
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
+        self.name = path
         self._fd = fd
         self.opened_version = self.version()
         self.size = self.opened_version.size
@@ -168,6 +171,7 @@ class CompressedSource:
         self, path: str, raw: PlainSource, compression: str, limits: CaptureLimits
     ) -> None:
         self.path = path
+        self.name = raw.name
         self.compression = compression
         self._raw = raw
         self._limits = limits
@@ -497,6 +501,7 @@ class IndexedSource:
         self._source = source
         self._copy = copy
         self.path = source.path
+        self.name = source.name
         self.compression = source.compression
 
     @property

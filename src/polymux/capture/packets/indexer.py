@@ -333,6 +333,9 @@ class SourceInfo(Protocol):
     def path(self) -> str: ...
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def compression(self) -> str: ...
 
     @property
@@ -364,7 +367,7 @@ def summary_of(
         )
     form = _FORMAT_NAMES.get(int(scanner.file_format))
     return FileSummary(
-        file=without_credentials(source.path),
+        file=source.name,
         format=f"{form}+{source.compression}" if form and source.compression else form,
         status=status,
         packets=int(table.packets),

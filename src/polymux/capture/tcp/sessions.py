@@ -12,6 +12,7 @@ from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
 
 from polymux.capture.io.file_pool import FileReader
+from polymux.capture.io.paths import is_url
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.read_runs import ReadRun, read_run
 from polymux.capture.limits import CaptureLimits
@@ -474,7 +475,8 @@ def capture_of(file: str) -> str:
 
     Rows of packets that are kept outside of their capture name it with a mark behind a NUL.
     """
-    return without_credentials(file.partition("\0")[0])
+    name = file.partition("\0")[0]
+    return without_credentials(name) if is_url(name) else name
 
 
 def _timestamp(refs: bytes, position: int) -> int:

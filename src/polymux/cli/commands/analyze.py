@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -147,18 +147,14 @@ def analyze(
     from polymux.spark.batch.pipeline import analyze as run
     from polymux.spark.runtime.session import spark_session
 
-    try:
-        port_map = parse_ports(ports)
-        FlowFilter(port_map, filters)
-        sensors = SensorNaming(sensor, sensor_from)
-    except ValueError as problem:
-        raise click.UsageError(str(problem)) from None
+    port_map, sensors = parse_selection(ports, filters, sensor, sensor_from)
     settings = parse_spark_conf(confs)
     if remote and context.get_parameter_source("master") is not ParameterSource.DEFAULT:
         raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
     choice = lake_choice(append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange)
+    start = partial(spark_session, master, remote=remote, memory=memory, conf=settings)
 
     def run_analysis(
         spark: SparkSession, paths: Sequence[str], on_stage: Callable[[str], None] | None = None
@@ -172,7 +168,7 @@ def analyze(
     if watch:
         folder = watched_directory(captures, fail_on)
         check_followed(choice, context)
-        with spark_session(master, remote=remote, memory=memory, conf=settings) as spark:
+        with start() as spark:
             if choice.is_lake:
                 run_lake_watch(
                     spark, folder, partial(run_analysis, spark), available_now=available_now,
@@ -186,22 +182,48 @@ def analyze(
                 sensors=sensors,
             )  # fmt: skip
         return
-    inputs = find_inputs(captures)
+    size = sum(file.size for file in find_inputs(captures))
     if not choice.is_lake:
         check_output(out)
-    console = Console(stderr=True)
-    with ExitStack() as stack:
-        with console.status("starting Spark") if console.is_terminal else nullcontext():
-            session = spark_session(master, remote=remote, memory=memory, conf=settings)
-            spark = stack.enter_context(session)
-        with_report = with_report and not choice.is_lake
-        mention_report(captures, sum(file.size for file in inputs), with_report)
-        with stage_progress(spark, console) as on_stage:
-            done = run_analysis(spark, captures, on_stage)
+    with_report = with_report and not choice.is_lake
+    mention_report(captures, size, with_report)
+    with started(start) as (spark, on_stage):
+        done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
     code = EXIT_UNREADABLE if done.unread else 0
     context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
+
+
+def parse_selection(
+    ports: Sequence[str], filters: Sequence[str], sensor: str, sensor_from: str
+) -> tuple[dict[int, str], SensorNaming]:
+    """Return the protocol of each port of `--port`, and who names sensors.
+
+    Raises:
+        click.UsageError: One of these options is malformed.
+    """
+    try:
+        port_map = parse_ports(ports)
+        FlowFilter(port_map, filters)
+        return port_map, SensorNaming(sensor, sensor_from)
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
+
+
+@contextmanager
+def started(
+    start: Callable[[], AbstractContextManager[SparkSession]],
+) -> Iterator[tuple[SparkSession, Callable[[str], None]]]:
+    """Start Spark; yield its session and the callback for the name of each new stage.
+
+    On a terminal both the start and the stages are shown.
+    """
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        with console.status("starting Spark") if console.is_terminal else nullcontext():
+            spark = stack.enter_context(start())
+        yield spark, stack.enter_context(stage_progress(spark, console))
 
 
 def watched_directory(captures: Sequence[str], fail_on: str | None) -> str:
@@ -311,9 +333,9 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     if analysis.lake is not None:
         print_lake(analysis)
     else:
-        out.print(f"tables: {relative_path(analysis.out)}", markup=False)
+        out.print(f"tables: {relative_path(analysis.out)}", markup=False, soft_wrap=True)
     if report_path:
-        out.print(f"report: {relative_path(report_path)}", markup=False)
+        out.print(f"report: {relative_path(report_path)}", markup=False, soft_wrap=True)
 
 
 def relative_path(path: str) -> str:

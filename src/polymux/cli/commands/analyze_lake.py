@@ -123,4 +123,4 @@ def print_lake(analysis: Analysis) -> None:
     out = standard_output()
     out.print(lake_text(analysis))
     place = f"lake: {format_value(analysis.out)}, version {analysis.lake.version}"
-    out.print(place, markup=False)
+    out.print(place, markup=False, soft_wrap=True)

@@ -558,6 +558,12 @@ class WriterCallbacks:
 
     def on_loop_iteration(self) -> None:
         session = self.session_ref()
-        if session is not None:
+        if session is None:
+            return
+        writer = session.socket_writer
+        if writer.senders_waiting:  # the flush may make room for them
             session.wakeup_queue.begin()
             session.wakeup_queue.settle()
+        else:
+            writer.bytes_since_yield = 0
+            writer.flush_pending()

@@ -101,7 +101,7 @@ class WakeupQueue:
     def resume_and_flush(self) -> None:
         """Resume waiters and write what they have queued, which may wake others."""
         writer = self.socket_writer
-        while len(self.woken) > 0 and not writer.quota_used():
+        while len(self.woken) > 0 and writer.bytes_since_yield < writer.sender_quota:
             woken = self.woken
             self.woken = []
             for waiter in woken:

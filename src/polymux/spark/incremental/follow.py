@@ -100,7 +100,8 @@ def follow_into_lake(
         folder: The directory.
         append: Makes one run: `pipeline.analyze` with `append`, of the captures of these paths.
         wait: Called between two scans. Waits, and returns whether to stop.
-        on_batch: Called after each batch that has read captures.
+        on_batch: Called after each batch that has read captures, and with `available_now` after one
+            that has found nothing new.
         on_retry: Called with the error of a batch that will be tried again, unless it is that of
             the batch before.
         available_now: Stop once the captures that exist now have been read.
@@ -126,7 +127,7 @@ def follow_into_lake(
         else:
             failing_since, told = None, ""
             folder.note_read(files)
-            if done is not None and done.captures:
+            if done is not None and (done.captures or available_now):
                 on_batch(done)
             if available_now:
                 return
