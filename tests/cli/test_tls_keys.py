@@ -14,7 +14,12 @@ import pytest
 from tests.analysis.recorded_conversation import save
 from tests.analysis.tls.protocols_inside import inside_tls, talk_of
 from tests.analysis.tls.tls_peers import Conversation, TlsPeers, write_capture
+from tests.capture.test_live_reader import Trickle
 from tests.cli.conftest import Ran
+
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.live_analyzer import LiveAnalyzer
+from polymux.capture.live_reader import LiveCapture
 
 Run = Callable[..., Ran]
 
@@ -47,8 +52,12 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Talk:
     return Talk(tmp_path_factory.mktemp("tls"))
 
 
+def json_rows(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
 def kinds(out: str) -> list[tuple[object, ...]]:
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = json_rows(out)
     names = ("sender", "frame_index", "size", "kind", "stream", "payload_bytes", "verdict")
     return [tuple(row[name] for name in names) for row in rows]
 
@@ -105,6 +114,31 @@ def test_a_pipe_is_opened_as_it_is_read(talk: Talk, run: Run) -> None:
         assert rows == expected
     assert expected is not None
     assert len(expected) > 10
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_secrets_that_come_after_a_session_has_ended_open_it(
+    talk: Talk, run: Run, late: bool
+) -> None:
+    rows: list[dict[str, object]] = []
+    warnings: list[str] = []
+    frames = LiveAnalyzer(
+        AnalysisOptions(),
+        lambda _, batch: rows.extend(batch.to_pylist()),
+        on_warning=lambda _, note: warnings.append(note),
+    )
+    ended_unopened = False
+    capture = LiveCapture(Trickle(Path(talk.with_secrets if late else talk.capture), 3))
+    for session in capture:
+        frames.add_secrets(capture.take_secrets())
+        frames.receive(session)
+        ended_unopened |= session is not None and session.over and not rows
+    assert ended_unopened
+    frames.add_secrets(capture.take_secrets())
+    frames.finish()
+    expected = json_rows(run("frames", talk.with_secrets).out) if late else []
+    assert [row["byte_offset"] for row in rows] == [row["byte_offset"] for row in expected]
+    assert bool(warnings) == (not late)
 
 
 def test_a_pipe_without_the_secret_says_so(talk: Talk) -> None:

@@ -45,6 +45,7 @@ from polymux.protocols.registry import create
 
 MIN_DECISION_BYTES: Final = 4096  # with these, a detected protocol is accepted at once
 MAX_UNDECIDED_BYTES: Final = 32 << 20  # held for all sessions whose protocol is undecided
+MAX_ENDED_SESSIONS: Final = 4096  # that ended and are held until their secrets come
 
 OnWarning = Callable[[str, str], None]
 
@@ -161,6 +162,10 @@ class LiveSessionAnalyzer:
             self._start_decoding(detection, detection.protocol)
         self._pending = []
         self.pending_bytes = 0
+
+    def awaits_secrets(self) -> bool:
+        """Whether the session is held because it begins like TLS and its secrets are not known."""
+        return self._opening.waiting and self._opening.held_bytes > 0
 
     def is_searching(self) -> bool:
         """Whether the start of a frame is searched for, and bytes may be held."""
@@ -324,13 +329,25 @@ class LiveAnalyzer:
         self._analyzers: dict[LiveSession, LiveSessionAnalyzer | None] = {}
         self.tracks = False
         """Whether the streams of sessions are measured (`LiveSessionAnalyzer.tracker`)."""
+        self.awaits_late_secrets = True
+        """Whether sessions that ended are held while secrets may still come that open them."""
         self._undecided: dict[LiveSessionAnalyzer, int] = {}  # with the bytes that each holds
         self._pending_bytes = 0  # held by all undecided sessions
+        self._ended: dict[LiveSessionAnalyzer, None] = {}  # of the undecided; wait for secrets
 
     def add_secrets(self, blocks: list[bytes]) -> None:
         """Add the secrets blocks of the capture, for sessions that are not opened yet."""
         for text in blocks:
             self._keys.add_text(text)
+        for analyzer in list(self._ended) if blocks else ():
+            analyzer.receive()
+            if not analyzer.awaits_secrets():
+                self._close(analyzer)
+
+    def finish(self) -> None:
+        """The capture has ended: no secrets come any more."""
+        for analyzer in list(self._ended):
+            self._close(analyzer)
 
     def receive(self, session: LiveSession | None) -> None:
         """Process an item of `LiveCapture`: a session that received data, or None when idle."""
@@ -351,27 +368,45 @@ class LiveAnalyzer:
             self._analyzers[session] = analyzer if matches else None
         chosen = self._analyzers[session]
         if chosen is not None:
-            if session.over:
-                chosen.close()
+            chosen.receive()
+            if not session.over:
+                self._emit_rows(chosen)
+            elif self.awaits_late_secrets and chosen.awaits_secrets():
+                self._ended[chosen] = None
+                self._update_held(chosen)
             else:
-                chosen.receive()
-            self._emit_rows(chosen)
+                self._close(chosen)
         else:
             session.take_batches()
         if session.over:
             del self._analyzers[session]
         while self._pending_bytes > MAX_UNDECIDED_BYTES:
             largest = max(self._undecided, key=lambda analyzer: analyzer.pending_bytes)
-            largest.decide_protocol(final=True)
-            self._emit_rows(largest)
+            if largest in self._ended:
+                self._close(largest)
+            else:
+                largest.decide_protocol(final=True)
+                self._emit_rows(largest)
+        if len(self._ended) > MAX_ENDED_SESSIONS:
+            self._close(next(iter(self._ended)))
+
+    def _close(self, analyzer: LiveSessionAnalyzer) -> None:
+        """A session has ended, and waits for nothing more."""
+        self._ended.pop(analyzer, None)
+        analyzer.close()
+        self._emit_rows(analyzer)
+
+    def _update_held(self, analyzer: LiveSessionAnalyzer) -> None:
+        """Update the count of the bytes that undecided sessions hold."""
+        self._pending_bytes -= self._undecided.pop(analyzer, 0)
+        if analyzer.detection is None:
+            self._undecided[analyzer] = analyzer.pending_bytes
+            self._pending_bytes += analyzer.pending_bytes
 
     def _emit_rows(self, analyzer: LiveSessionAnalyzer) -> None:
         """Emit the completed frames of a session and update the count of held bytes."""
         detection = analyzer.detection
-        self._pending_bytes -= self._undecided.pop(analyzer, 0)
-        if detection is None and not analyzer.session.over:
-            self._undecided[analyzer] = analyzer.pending_bytes
-            self._pending_bytes += analyzer.pending_bytes
+        self._update_held(analyzer)
         if detection is not None and detection.mismatch and not analyzer.mismatch_reported:
             analyzer.mismatch_reported = True
             self._on_warning(analyzer.session_id, detection.mismatch)

@@ -72,6 +72,7 @@ class LiveTracker(LiveAnalyzer):
     ) -> None:
         super().__init__(options, lambda table, batch: None, id_prefix, on_warning)
         self.tracks = True
+        self.awaits_late_secrets = False  # sessions that ended are shown as ended
         self._on_finding = on_finding
         self._rows: dict[LiveSessionAnalyzer, SessionRows] = {}
         self._shown: dict[LiveSessionAnalyzer, None] = {}

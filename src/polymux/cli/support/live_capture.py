@@ -72,6 +72,8 @@ def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) 
             analyzer.add_secrets(capture.take_secrets())
             analyzer.receive(session)
             sys.stdout.flush()
+        analyzer.add_secrets(capture.take_secrets())
+        analyzer.finish()
     warnings.close()
     code = warn_about_file(capture.summary)
     if not analyzer.session_count:
