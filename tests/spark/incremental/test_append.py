@@ -251,6 +251,24 @@ def test_late_packets_over_a_long_time_touch_the_session_after_the_last_of_them(
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
+def test_an_answer_to_a_syn_that_was_silent_for_too_long_belongs_to_its_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    dialed, *rest = build.talk((0, b"\x00\x01a"))
+    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=(build.End("192.0.2.7", 1), build.BOB))
+    answered = [replace(packet, at=packet.at + 2 * HOUR) for packet in rest]
+    for name, packets in {"a.pcap": [dialed], "b.pcap": other, "c.pcap": answered}.items():
+        (captures / name).write_bytes(build.pcap(packets, nano=True))
+        how = LakeOptions(carry_days=0.01)
+        done = analyze(spark, captures, lake, lake=how, append=True)
+    assert done.lake is not None
+    assert done.lake.replaced == 1
+    analyze(spark, captures, tmp_path / "tables")
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
 def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
