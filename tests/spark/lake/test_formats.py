@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd  # type: ignore[import-untyped]  # it has no types of its own
@@ -167,6 +168,35 @@ def test_a_catalog_of_iceberg_tables_is_made_again_from_the_lake(place: str) -> 
     some = catalog.load_table("polymux.sessions").scan(row_filter=f"date = '{DAY_3}'").to_arrow()
     assert some.num_rows == ROWS
     catalog.close()
+
+
+def test_tables_have_each_version_also_if_files_are_joined_while_a_run_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), "delta")
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1])
+    other = open_lake(lake.url)
+    # It has looked before the run committed.
+    monkeypatch.setattr(other, "complete", lambda: False)
+    write = DeltaTable.create_write_transaction
+    moments = iter([other.compact])
+
+    def compact_before(*arguments: Any, **options: Any) -> None:
+        for compact in moments:
+            compact()
+        write(*arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", compact_before)
+    assert append(lake, 3, [DAY_1]).number == 3
+    for number in (3, 4):
+        version = open_lake(lake.url).version(number)
+        assert version.tables
+        for table, position in version.tables.items():
+            delta = DeltaTable(f"{lake.location}/{table}", int(position))
+            files = [file.size for file in version.files_of(table)]
+            sizes = pa.table(delta.get_add_actions())["size_bytes"].to_pylist()
+            assert sorted(sizes) == sorted(files), (number, table)
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

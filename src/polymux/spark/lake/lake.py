@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -32,7 +32,12 @@ from polymux.spark.lake.store import (
     LakeVersion,
     StateFile,
 )
-from polymux.spark.lake.table_format import ParquetFormat, TableFormat, partition_columns
+from polymux.spark.lake.table_format import (
+    ParquetFormat,
+    TableFormat,
+    TablesMovedOn,
+    partition_columns,
+)
 from polymux.spark.lake.version_log import (
     RECORDS_FOLDER,
     TABLES_FOLDER,
@@ -502,19 +507,27 @@ class Lake:
             )
 
     def _bring_tables(self, version: LakeVersion) -> Mapping[str, str]:
-        """Bring the tables of a Delta or Iceberg lake to a version; return where they have it."""
+        """Bring the tables of a Delta or Iceberg lake to a version, by way of those that they do
+        not have yet; return where they have it. Other writers may do so at the same time."""
         if not self._tables.has_positions:
             return {}
         try:
             former = self._log.newest_with_positions()
-            if former is not None and former.number > version.number:
-                return self._log.positions(version.number)
-            positions = {} if former is None else former.tables
-            if former is None or former.number < version.number:
-                found = self._tables.bring_to(version, former)
-                positions = self._log.record_positions(version.number, found)
-            self._tables.publish(version.number, positions)
-            return positions
+            done = 0 if former is None else former.number
+            while done < version.number:
+                # Each by itself: readers of changes see what a run has added, and `compact` has
+                # not. What was vacuumed is passed over.
+                numbers = self._log.numbers()
+                number = min((n for n in numbers if done < n), default=version.number)
+                following = version if number == version.number else self._log.load(number).version
+                with suppress(TablesMovedOn):
+                    found = self._tables.bring_to(following, former)
+                    self._log.record_positions(number, found)
+                former = self._log.newest_with_positions()
+                done = max(number, 0 if former is None else former.number)
+            if former is not None:
+                self._tables.publish(former.number, former.tables)
+            return self._log.positions(version.number)
         except LakeError as problem:
             raise LakeError(
                 f"{problem}. Version {version.number} of {self.location} is committed, but not all "
