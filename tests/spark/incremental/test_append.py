@@ -27,6 +27,7 @@ from tests.spark.incremental.daily_captures import (
     talks,
     write_days,
 )
+from tests.spark.lake.test_formats import read_as_format
 
 from polymux.capture import SensorNaming
 from polymux.core.errors import PolymuxError
@@ -267,6 +268,21 @@ def test_an_answer_to_a_syn_that_was_silent_for_too_long_belongs_to_its_session(
     assert done.lake.replaced == 1
     analyze(spark, captures, tmp_path / "tables")
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+@pytest.mark.parametrize("name", ["ü" * 100, "a=b/c d%20", "__HIVE_DEFAULT_PARTITION__"])
+def test_tables_are_divided_by_sensors_of_any_name(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    capture, url = tmp_path / "a.pcap", tmp_path / "lake"
+    capture.write_bytes(build.pcap(build.talk((0, b"\x00\x01a"))))
+    how = LakeOptions("delta", by_sensor=True)
+    analyze(spark, capture, url, sensors=SensorNaming(name), lake=how)
+    lake = open_lake(str(url))
+    version = lake.current()
+    assert version is not None
+    assert version.files_of("sessions", sensor=name) == version.files_of("sessions")
+    assert read_as_format(lake, version, "sessions")["sensor"].to_pylist() == [name]
 
 
 def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
