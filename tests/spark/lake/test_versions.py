@@ -16,7 +16,7 @@ from tests.spark.lake.lake_runs import ROWS, append
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
 
 from polymux.core.errors import MissingExtra
-from polymux.spark.batch.output_lock import OutputBusy
+from polymux.spark.batch.output_lock import FoundLock, OutputBusy, read_lock
 from polymux.spark.lake import version_log
 from polymux.spark.lake.compaction import plan_joins
 from polymux.spark.lake.lake import Lake, is_lake, open_lake
@@ -138,6 +138,25 @@ def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake)
         added = staging.output.store(folder)
     lake.commit(staging, added=added)
     assert row_count(lake) == 2 * ROWS
+
+
+def test_the_files_of_a_run_that_commits_during_a_vacuum_stay(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, [DAY_1])
+    staging = lake.begin()
+    state = staging.output.store_state("ledger", b"carried")
+
+    def commit_and_read(folder: Path) -> FoundLock | None:
+        if staging.run not in [version.run for version in lake.history()]:
+            lake.commit(staging, state=[state])
+        return read_lock(folder)
+
+    monkeypatch.setattr("polymux.spark.lake.lake.read_lock", commit_and_read)
+    open_lake(lake.url).vacuum(timedelta(0))
+    now = lake.current()
+    assert now is not None
+    assert lake.read_state(now.state["ledger"]) == b"carried"
 
 
 def test_a_run_that_fails_with_its_store_says_why_it_failed(

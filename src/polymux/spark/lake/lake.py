@@ -392,6 +392,8 @@ class Lake:
         """
         self.complete()
         limit = datetime.now(UTC) - grace
+        # First: the files of a run that commits now are named below, or are those of this run.
+        writing = self._writing_run()
         numbers = self._log.numbers()
         old = {
             number
@@ -399,7 +401,6 @@ class Lake:
             if self._log.summary(following).time <= limit
         }
         named = self._named_by(number for number in numbers if number not in old)
-        writing = self._writing_run()
         versions, others = [], []
         for file in self._own_files():
             number = VersionLog.number_in(file.name)
