@@ -149,12 +149,15 @@ def test_each_file_says_which_run_and_which_options_made_it(
     assert version is not None
     runs = {each.run: each for each in opened.history()}
     assert len({file.run for file in version.all_files()}) == 2
-    for file in version.all_files():
+    joined = opened.compact()
+    assert joined.added
+    for file in [*version.all_files(), *joined.added]:
         told = pq.read_metadata(lake / file.path).metadata
         assert told[b"polymux.run"].decode() == file.run
-        assert told[b"polymux.version"].decode() == runs[file.run].polymux_version
+        assert told[b"polymux.version"].decode() == opened.history()[-1].polymux_version
         assert json.loads(told[b"polymux.options"])["sensor_from"] == SENSORS.pattern
-        assert runs[file.run].options["sensor-from"] == SENSORS.pattern
+    for run in runs.values():
+        assert run.options["sensor-from"] == SENSORS.pattern
 
 
 def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_pattern(

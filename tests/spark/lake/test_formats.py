@@ -23,7 +23,7 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.spark.lake.iceberg import default_catalog, file_properties
 from polymux.spark.lake.lake import Lake, open_lake
 from polymux.spark.lake.storage import delta_options, open_storage
-from polymux.spark.lake.store import FORMATS, LakeVersion
+from polymux.spark.lake.store import FORMATS, LakeError, LakeVersion
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAY_1, DAY_2, DAY_3 = "2026-11-01", "2026-11-02", "2026-11-03"
@@ -197,6 +197,17 @@ def test_tables_have_each_version_also_if_files_are_joined_while_a_run_commits(
             files = [file.size for file in version.files_of(table)]
             sizes = pa.table(delta.get_add_actions())["size_bytes"].to_pylist()
             assert sorted(sizes) == sorted(files), (number, table)
+
+
+@pytest.mark.parametrize("catalog", ["postgresql://user:secret@127.0.0.1:9/x", "oracle://a:secret@b"])
+def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(
+    tmp_path: Path, catalog: str
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), "iceberg", catalog=catalog)
+    with pytest.raises(LakeError, match="Version 1 .* is committed") as caught:
+        append(lake, 1, [DAY_1])
+    assert "secret" not in str(caught.value)
+    assert str(caught.value).startswith(catalog.partition(":")[0])
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
