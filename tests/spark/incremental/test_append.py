@@ -261,7 +261,8 @@ def test_an_answer_to_a_syn_that_was_silent_for_too_long_belongs_to_its_session(
     captures, lake = tmp_path / "captures", tmp_path / "lake"
     captures.mkdir()
     dialed, *rest = build.talk((0, b"\x00\x01a"))
-    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=(build.End("192.0.2.7", 1), build.BOB))
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=ends)
     answered = [replace(packet, at=packet.at + 2 * HOUR) for packet in rest]
     for name, packets in {"a.pcap": [dialed], "b.pcap": other, "c.pcap": answered}.items():
         (captures / name).write_bytes(build.pcap(packets, nano=True))

@@ -288,8 +288,8 @@ def check_output(out: str) -> None:
     final = Path(local_path(out)).absolute()
     if is_url(local_path(out)):
         raise PolymuxError(
-            f"{without_credentials(out)}: tables are written to a directory that the driver and all "
-            "workers see; copy them elsewhere when they are finished, or make a lake (--append)"
+            f"{without_credentials(out)}: tables are written to a directory that the driver and "
+            "all workers see; copy them elsewhere when they are finished, or make a lake (--append)"
         )
     if final.exists() and not final.is_dir():
         raise PolymuxError(f"{out}: is a file; --out names a directory")
