@@ -101,6 +101,20 @@ def test_a_run_that_replaces_what_was_compacted_meanwhile_has_to_begin_again(lak
     assert row_count(lake) == 2 * ROWS
 
 
+def test_a_run_that_versions_were_vacuumed_after_has_to_begin_again(lake: Lake) -> None:
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1, DAY_2])
+    staging = lake.begin()
+    other = open_lake(lake.url)
+    assert other.compact().version is not None
+    assert other.expire(1, today=date(2026, 11, 2))
+    other.vacuum(timedelta(0))
+    with pytest.raises(ConcurrentCommit, match=r"between 2, .* and 4 were vacuumed"):
+        lake.commit(staging)
+    lake.discard(staging)
+    assert row_count(lake) == ROWS
+
+
 def test_a_failed_run_leaves_nothing(lake: Lake, tmp_path: Path) -> None:
     append(lake, 1, [DAY_1])
     before = sorted(path for path in Path(lake.url).rglob("*") if path.is_file())

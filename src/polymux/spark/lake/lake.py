@@ -469,7 +469,13 @@ class Lake:
             )
         if now == base:
             return
-        others = [self._log.summary(number) for number in range(base + 1, now + 1)]
+        between = range(base + 1, now + 1)
+        if operation not in MAINTENANCE and not set(between) <= set(self._log.numbers()):
+            raise ConcurrentCommit(
+                f"{self.location}: versions between {base}, on which this run had begun, and {now} "
+                "were vacuumed: nothing was committed; run it again"
+            )
+        others = [self._log.summary(number) for number in self._log.numbers() if number in between]
         runs = [version for version in others if version.operation not in MAINTENANCE]
         if runs and operation not in MAINTENANCE:
             raise ConcurrentCommit(
