@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from polymux.capture.packets.indexer import FlowRefs
-from polymux.capture.packets.packet_refs import ACK, REF_BYTES
+from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SYN
 from polymux.capture.tcp.file_groups import group_rows
 
 SECOND = 1_000_000_000
@@ -70,6 +70,18 @@ def test_rows_of_several_ranges_are_searched_like_one() -> None:
     parts = [range(60), range(60, 65), range(65, 140), range(140, 201)]
     rows = [one._replace(start=part.start) for part in parts for one in both("eth0", part, 10 * MB)]
     assert grouped(rows + both("bond0", range(100, 111), 10 * MB)) == [{"eth0", "bond0"}]
+
+
+def test_a_packet_in_both_captures_is_of_one_connection_whatever_was_before() -> None:
+    """The first ends with the SYN of the next connection, which the second has whole."""
+    opened, far = 20 * SECOND, 1 << 30
+    words = 11 << 20, opened, far << 32, int(SYN) << 16
+    syn = FlowRefs(bytes(36), 0, "first", 1, opened, opened, struct.pack("<QqQQ", *words))
+    answers = [packet(12 + n, 21 + n, ANSWERS - far, far + 1 + n) for n in range(2)]
+    ends = 21 * SECOND, 22 * SECOND
+    answered = FlowRefs(bytes(36), 1, "second", 1, *ends, b"".join(answers))
+    rows = [*both("first", range(10)), syn, syn._replace(file="second"), answered]
+    assert grouped(rows) == [{"first", "second"}]
 
 
 def test_another_connection_in_the_middle_of_a_long_one_stays_apart() -> None:

@@ -240,6 +240,12 @@ def test_a_lake_is_refused_because_its_tables_would_be_replaced(tmp_path: Path) 
     assert sorted(path for path in (tmp_path / "lake").rglob("*") if path.is_file()) == files
 
 
+def test_a_url_is_refused_without_its_credentials() -> None:
+    with pytest.raises(PolymuxError, match=r"s3://bucket/tables: .*--append") as caught:
+        check_output("s3://key:secret@bucket/tables?region=eu-west-1")
+    assert "secret" not in str(caught.value)
+
+
 def test_two_runs_with_one_output_refuse_each_other_and_the_first_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "tables"
     first = StagedOutput(str(out))

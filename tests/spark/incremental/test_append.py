@@ -27,6 +27,7 @@ from tests.spark.incremental.daily_captures import (
     talks,
     write_days,
 )
+from tests.spark.lake.test_formats import read_as_format
 
 from polymux.capture import SensorNaming
 from polymux.core.errors import PolymuxError
@@ -148,12 +149,15 @@ def test_each_file_says_which_run_and_which_options_made_it(
     assert version is not None
     runs = {each.run: each for each in opened.history()}
     assert len({file.run for file in version.all_files()}) == 2
-    for file in version.all_files():
+    joined = opened.compact()
+    assert joined.added
+    for file in [*version.all_files(), *joined.added]:
         told = pq.read_metadata(lake / file.path).metadata
         assert told[b"polymux.run"].decode() == file.run
-        assert told[b"polymux.version"].decode() == runs[file.run].polymux_version
+        assert told[b"polymux.version"].decode() == opened.history()[-1].polymux_version
         assert json.loads(told[b"polymux.options"])["sensor_from"] == SENSORS.pattern
-        assert runs[file.run].options["sensor-from"] == SENSORS.pattern
+    for run in runs.values():
+        assert run.options["sensor-from"] == SENSORS.pattern
 
 
 def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_pattern(
@@ -249,6 +253,40 @@ def test_late_packets_over_a_long_time_touch_the_session_after_the_last_of_them(
     append(spark, captures, lake)
     analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_an_answer_to_a_syn_that_was_silent_for_too_long_belongs_to_its_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    dialed, *rest = build.talk((0, b"\x00\x01a"))
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=ends)
+    answered = [replace(packet, at=packet.at + 2 * HOUR) for packet in rest]
+    for name, packets in {"a.pcap": [dialed], "b.pcap": other, "c.pcap": answered}.items():
+        (captures / name).write_bytes(build.pcap(packets, nano=True))
+        how = LakeOptions(carry_days=0.01)
+        done = analyze(spark, captures, lake, lake=how, append=True)
+    assert done.lake is not None
+    assert done.lake.replaced == 1
+    analyze(spark, captures, tmp_path / "tables")
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+@pytest.mark.parametrize("name", ["ü" * 100, "a=b/c d%20", "__HIVE_DEFAULT_PARTITION__"])
+def test_tables_are_divided_by_sensors_of_any_name(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    capture, url = tmp_path / "a.pcap", tmp_path / "lake"
+    capture.write_bytes(build.pcap(build.talk((0, b"\x00\x01a"))))
+    how = LakeOptions("delta", by_sensor=True)
+    analyze(spark, capture, url, sensors=SensorNaming(name), lake=how)
+    lake = open_lake(str(url))
+    version = lake.current()
+    assert version is not None
+    assert version.files_of("sessions", sensor=name) == version.files_of("sessions")
+    assert read_as_format(lake, version, "sessions")["sensor"].to_pylist() == [name]
 
 
 def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(

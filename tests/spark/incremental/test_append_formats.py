@@ -1,6 +1,7 @@
 """Daily appends to lakes of Delta and Iceberg tables on an object store (moto, on loopback).
 
-With POLYMUX_SOAK ten days of about 10 MB each.
+With POLYMUX_SOAK ten days of about 10 MB each; with POLYMUX_SOAK=full 30 days of about 100 MB each,
+which takes more than an hour for each format.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
-DAYS, TALKS, STEPS = (10, 80, 4000) if SOAK else (2, 6, 60)
+FULL = os.environ.get("POLYMUX_SOAK") == "full"
+DAYS, TALKS, STEPS = (30, 2400, 4000) if FULL else (10, 80, 4000) if SOAK else (3, 8, 60)
 KINDS = 50  # of conversations in each protocol, in the soak
-pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
+SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
+pytestmark = pytest.mark.timeout(12_000 if FULL else 3000 if SOAK else 300)
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +69,27 @@ def test_daily_appends_to_an_object_store_have_the_rows_of_one_analysis(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     made, captures, url = tmp_path / "made", tmp_path / "captures", store.lake(f"lake-{format}")
     of_days = write_days(made, talks(6, DAYS, TALKS, STEPS, KINDS if SOAK else 1 << 30), DAYS)
+    late = of_days[0].pop(1)
+    of_days[-1].append(late)
+    replaced = 0
     for number, paths in enumerate(of_days):
-        shutil.rmtree(captures, ignore_errors=True)
+        if number not in (1, DAYS - 1):  # the captures of days before are not needed
+            shutil.rmtree(captures, ignore_errors=True)
+        if number == DAYS - 1:  # but for a late one, and for a day that is read again
+            deliver([path for paths in of_days for path in paths], made, captures)
         deliver(paths, made, captures)
-        done = analyze(spark, captures, url, lake=LakeOptions(format), append=True)
+        days = (datetime.fromtimestamp(FIRST_DAY / 1e9, UTC).date(),) if number == 1 else ()
+        how = LakeOptions(format, reprocess=days)
+        done = analyze(spark, captures, url, sensors=SENSORS, lake=how, append=True)
         assert done.lake is not None
         assert done.lake.version == number + 1
         assert done.lake.open
-    deliver([path for paths in of_days for path in paths], made, captures)
-    again = analyze(spark, captures, url, append=True)
+        replaced += done.lake.replaced
+    assert replaced
+    again = analyze(spark, captures, url, sensors=SENSORS, append=True)
     assert again.lake is not None
     assert not again.captures
-    analyze(spark, captures, tmp_path / "tables")
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     rows = rows_of_lake(url)
     assert differences(rows, rows_of_tables(tmp_path / "tables")) == {}
     assert rows_by_format(url) == rows

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd  # type: ignore[import-untyped]  # it has no types of its own
@@ -22,7 +23,7 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.spark.lake.iceberg import default_catalog, file_properties
 from polymux.spark.lake.lake import Lake, open_lake
 from polymux.spark.lake.storage import delta_options, open_storage
-from polymux.spark.lake.store import FORMATS, LakeVersion
+from polymux.spark.lake.store import FORMATS, LakeError, LakeVersion
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAY_1, DAY_2, DAY_3 = "2026-11-01", "2026-11-02", "2026-11-03"
@@ -167,6 +168,48 @@ def test_a_catalog_of_iceberg_tables_is_made_again_from_the_lake(place: str) -> 
     some = catalog.load_table("polymux.sessions").scan(row_filter=f"date = '{DAY_3}'").to_arrow()
     assert some.num_rows == ROWS
     catalog.close()
+
+
+def test_tables_have_each_version_also_if_files_are_joined_while_a_run_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), "delta")
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1])
+    other = open_lake(lake.url)
+    # It has looked before the run committed.
+    monkeypatch.setattr(other, "complete", lambda: False)
+    write = DeltaTable.create_write_transaction
+    moments = iter([other.compact])
+
+    def compact_before(*arguments: Any, **options: Any) -> None:
+        for compact in moments:
+            compact()
+        write(*arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", compact_before)
+    assert append(lake, 3, [DAY_1]).number == 3
+    for number in (3, 4):
+        version = open_lake(lake.url).version(number)
+        assert version.tables
+        for table, position in version.tables.items():
+            delta = DeltaTable(f"{lake.location}/{table}", int(position))
+            files = [file.size for file in version.files_of(table)]
+            sizes = pa.table(delta.get_add_actions())["size_bytes"].to_pylist()
+            assert sorted(sizes) == sorted(files), (number, table)
+
+
+@pytest.mark.parametrize(
+    "catalog", ["postgresql://user:secret@127.0.0.1:9/x", "oracle://a:secret@b"]
+)
+def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(
+    tmp_path: Path, catalog: str
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), "iceberg", catalog=catalog)
+    with pytest.raises(LakeError, match=r"Version 1 .* is committed") as caught:
+        append(lake, 1, [DAY_1])
+    assert "secret" not in str(caught.value)
+    assert str(caught.value).startswith(catalog.partition(":")[0])
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

@@ -16,7 +16,7 @@ from tests.spark.lake.lake_runs import ROWS, append
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
 
 from polymux.core.errors import MissingExtra
-from polymux.spark.batch.output_lock import OutputBusy
+from polymux.spark.batch.output_lock import FoundLock, OutputBusy, read_lock
 from polymux.spark.lake import version_log
 from polymux.spark.lake.compaction import plan_joins
 from polymux.spark.lake.lake import Lake, is_lake, open_lake
@@ -101,6 +101,20 @@ def test_a_run_that_replaces_what_was_compacted_meanwhile_has_to_begin_again(lak
     assert row_count(lake) == 2 * ROWS
 
 
+def test_a_run_that_versions_were_vacuumed_after_has_to_begin_again(lake: Lake) -> None:
+    append(lake, 1, [DAY_1])
+    append(lake, 2, [DAY_1, DAY_2])
+    staging = lake.begin()
+    other = open_lake(lake.url)
+    assert other.compact().version is not None
+    assert other.expire(1, today=date(2026, 11, 2))
+    other.vacuum(timedelta(0))
+    with pytest.raises(ConcurrentCommit, match=r"between 2, .* and 4 were vacuumed"):
+        lake.commit(staging)
+    lake.discard(staging)
+    assert row_count(lake) == ROWS
+
+
 def test_a_failed_run_leaves_nothing(lake: Lake, tmp_path: Path) -> None:
     append(lake, 1, [DAY_1])
     before = sorted(path for path in Path(lake.url).rglob("*") if path.is_file())
@@ -138,6 +152,25 @@ def test_what_the_tasks_of_a_run_have_not_stored_yet_is_not_vacuumed(lake: Lake)
         added = staging.output.store(folder)
     lake.commit(staging, added=added)
     assert row_count(lake) == 2 * ROWS
+
+
+def test_the_files_of_a_run_that_commits_during_a_vacuum_stay(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, [DAY_1])
+    staging = lake.begin()
+    state = staging.output.store_state("ledger", b"carried")
+
+    def commit_and_read(folder: Path) -> FoundLock | None:
+        if staging.run not in [version.run for version in lake.history()]:
+            lake.commit(staging, state=[state])
+        return read_lock(folder)
+
+    monkeypatch.setattr("polymux.spark.lake.lake.read_lock", commit_and_read)
+    open_lake(lake.url).vacuum(timedelta(0))
+    now = lake.current()
+    assert now is not None
+    assert lake.read_state(now.state["ledger"]) == b"carried"
 
 
 def test_a_run_that_fails_with_its_store_says_why_it_failed(

@@ -91,7 +91,7 @@ def _escaped(value: str) -> str:
     if len(text.encode()) > MAX_FOLDER_BYTES:
         digest = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
         text = f"{_without_special(value[:KEPT_CHARACTERS])}~{digest}"
-    return text.replace("%", "%25") if text == _HIVE_NULL else text or _HIVE_NULL
+    return f"%5F{text[1:]}" if text == _HIVE_NULL else text or _HIVE_NULL
 
 
 def _without_special(value: str) -> str:

@@ -193,6 +193,12 @@ def file_metadata(layout: TableLayout) -> dict[str, str]:
     return {name: value for name, value in known.items() if value}
 
 
+def recorded_options(metadata: pq.FileMetaData) -> str:
+    """The options of the run that wrote a file, as its layout had them; "" if it had none."""
+    told: dict[bytes, bytes] = metadata.metadata or {}
+    return told.get(b"polymux.options", b"").decode()
+
+
 class _TableRows:
     """The rows of one table until the writer is closed: held, or in a temporary file."""
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from polymux.capture.packets.indexer import FlowRefs
-from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SYN
+from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SAME_PACKET_MASK, SYN
 
 _unpack_ref = struct.Struct("<qqqq").unpack_from
 _unpack_timestamp = struct.Struct("<q").unpack_from
@@ -39,10 +39,13 @@ class Positions:
 
     seqs: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     """Sequence numbers, and acknowledgements by the other side, of each direction."""
+    packets: set[tuple[int, int, int, int]] = field(default_factory=set)
+    """Direction, timestamp and headers of these packets."""
 
     def add(self, row: FlowRefs, number: int) -> None:
         """Add packet `number` of a row."""
-        _, _, seq_ack, header = _unpack_ref(_ref(row, number))
+        _, timestamp, seq_ack, header = _unpack_ref(_ref(row, number))
+        self.packets.add((row.direction, timestamp, seq_ack, header & int(SAME_PACKET_MASK)))
         flags = header >> 16 & 255
         self.seqs[row.direction].append(seq_ack >> 32 & _SPACE - 1)
         if flags & int(ACK):
@@ -105,7 +108,7 @@ class FilePositions:
 
         Compared are the ends of rows with each other, and if the files overlap, the positions at
         the start of their common time, and those at its end. 0 if no direction has positions in
-        both.
+        both, or one of these packets is in both.
         """
         compared = [self.ends.distances(other.ends)]
         if any(compared[0]) and self.overlaps(other):
@@ -113,7 +116,10 @@ class FilePositions:
                 max(self.first_at, other.first_at),
                 min(self.last_at, other.last_at),
             ):
-                compared.append(self.at(moment).distances(other.at(moment)))
+                here, there = self.at(moment), other.at(moment)
+                if here.packets & there.packets:
+                    return 0
+                compared.append(here.distances(there))
         sides = [
             [distance for distance in side if distance is not None]
             for side in zip(*compared, strict=True)

@@ -43,6 +43,7 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.capture.io.atomic_write import sync_directory, write_atomically
 from polymux.capture.io.paths import is_url, local_path
 from polymux.core.errors import PolymuxError, UnreadableInput, UnwritableOutput
+from polymux.core.urls import without_credentials
 from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, refuse_if_busy
 from polymux.spark.lake.store import LAKE_FOLDER
 
@@ -287,8 +288,8 @@ def check_output(out: str) -> None:
     final = Path(local_path(out)).absolute()
     if is_url(local_path(out)):
         raise PolymuxError(
-            f"{out}: tables are written to a directory that the driver and all workers see; "
-            "copy them elsewhere when they are finished"
+            f"{without_credentials(out)}: tables are written to a directory that the driver and "
+            "all workers see; copy them elsewhere when they are finished, or make a lake (--append)"
         )
     if final.exists() and not final.is_dir():
         raise PolymuxError(f"{out}: is a file; --out names a directory")

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
-from urllib.parse import quote
 
-from polymux.analysis.output.layout import TableLayout
+from polymux.analysis.output.layout import PARTITION_COLUMNS, TableLayout
 from polymux.analysis.output.parquet import TableWriter, make_table_folder
 from polymux.analysis.tls.key_log import KeyLog
 from polymux.capture import TcpSession
@@ -26,7 +25,7 @@ from polymux.capture.io.paths import open_private
 from polymux.spark.incremental.carried_packets import CarriedWriter
 from polymux.spark.incremental.open_rule import OpenRule
 from polymux.spark.lake.lake import TaskOutput
-from polymux.spark.lake.store import DATE_PARTITION, SENSOR_PARTITION, DataFile, StateFile
+from polymux.spark.lake.store import DataFile, StateFile
 
 MAX_WRITERS = 4  # each holds at most a row group of each table
 CARRIED_PREFIX = "carried/"
@@ -123,9 +122,9 @@ class PartitionWriters:
 def partition_folder(folder: Path, table: str, partition: Partition) -> Path:
     """Make and return the folder of a partition of a table below `folder`."""
     make_table_folder(folder / table)
-    place = folder / table / f"{DATE_PARTITION}={partition.date}"
-    if partition.sensor:
-        place /= f"{SENSOR_PARTITION}={quote(partition.sensor, safe='')}"
+    values = (partition.date, partition.sensor) if partition.sensor else (partition.date,)
+    layout = TableLayout(PARTITION_COLUMNS[: len(values)])
+    place = folder / table / layout.folder_of(values)
     place.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -125,8 +125,8 @@ class Ledger:
                 f"the ledger of the lake has version {head['version']}, and this polymux writes "
                 f"version {LEDGER_VERSION}: analyze the captures into a new lake"
             )
-        rows = [ReadCapture(**row) for row in table.to_pylist()]
-        captures = {row.path: row for row in rows}
+        columns = [table[name].to_pylist() for name in _COLUMNS.names]
+        captures = {row[0]: ReadCapture(*row) for row in zip(*columns, strict=True)}
         return cls(head["settings"], captures, head["newest"], head["heard"])
 
     def check_settings(self, settings: Mapping[str, str]) -> None:

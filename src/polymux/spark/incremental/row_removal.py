@@ -12,7 +12,7 @@ from pathlib import Path
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
 from polymux.analysis.output.layout import TableLayout
-from polymux.analysis.output.parquet import TableWriter
+from polymux.analysis.output.parquet import TableWriter, recorded_options
 from polymux.core.errors import MissingExtra
 from polymux.spark.lake.lake import TaskOutput
 from polymux.spark.lake.store import DataFile, LakeVersion
@@ -55,7 +55,7 @@ def without_rows(
         if not pc.any(pc.is_in(keys, value_set=unwanted)).as_py():
             return None
         with output.folder() as folder:
-            layout = TableLayout(run=output.run)
+            layout = TableLayout(run=output.run, options=recorded_options(parquet.metadata))
             with TableWriter(folder / "kept", f"part-{uuid.uuid4().hex}", layout) as writer:
                 for batch in parquet.iter_batches():
                     kept = batch.filter(pc.invert(pc.is_in(batch[key], value_set=unwanted)))

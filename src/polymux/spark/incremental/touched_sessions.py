@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from polymux.capture.packets.flows import FlowName, flow_name, flow_name_of, sensor_of_flow
-from polymux.capture.packets.packet_refs import REF_BYTES, SYN
+from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SYN
 from polymux.core.errors import MissingExtra
 from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
 from polymux.spark.incremental.carried_packets import MARK
@@ -114,10 +114,10 @@ def unpack_new_packets(packed: Iterable[bytes]) -> Iterator[NewPackets]:
 
 
 def _begins_with_syn(flow: StoredFlow) -> bool:
-    """Whether the first packet of a flow has the SYN flag."""
+    """Whether the first packet of a flow opens a connection; a SYN-ACK answers a SYN before it."""
     first = min(flow.locations, key=lambda location: location.row.first_at)
     header = int.from_bytes(first.read(0, REF_BYTES)[24:32], "little", signed=True)
-    return bool(header >> 16 & int(SYN))
+    return header >> 16 & int(SYN | ACK) == int(SYN)
 
 
 def find_touched(

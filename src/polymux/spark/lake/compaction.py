@@ -6,8 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from polymux.analysis.output.layout import TableLayout
-from polymux.analysis.output.parquet import TableWriter
+from polymux.analysis.output.parquet import TableWriter, recorded_options
+from polymux.core.errors import MissingExtra
 from polymux.spark.lake.store import DataFile
+
+try:
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("captures", "writing tables") from None
 
 if TYPE_CHECKING:
     from polymux.spark.lake.lake import Lake, TaskOutput
@@ -40,10 +46,16 @@ def plan_joins(
 
 
 def join_files(lake: Lake, output: TaskOutput, files: list[DataFile]) -> list[DataFile]:
-    """Write the rows of files of one table and partition anew, sorted, and store them."""
+    """Write the rows of files of one table and partition anew, sorted, and store them.
+
+    They tell the options of the first: all runs of a lake share those that decide its rows.
+    """
     table = files[0].table
+    source = lake.storage.arrow_filesystem.open_input_file(lake.storage.arrow_path(files[0].path))
+    with source:
+        layout = TableLayout(run=output.run, options=recorded_options(pq.read_metadata(source)))
     with output.folder() as folder:
-        with TableWriter(folder / "joined", layout=TableLayout(run=output.run)) as writer:
+        with TableWriter(folder / "joined", layout=layout) as writer:
             for batch in lake.batches(files):
                 writer.emit(table, batch)
         # The partition is that of the files: their folder.

@@ -22,6 +22,7 @@ from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import (
     TableFormat,
+    TablesMovedOn,
     is_needed,
     partition_columns,
     unchanged_position,
@@ -74,8 +75,9 @@ class DeltaFormat(TableFormat):
         if not DeltaTable.is_deltatable(self._uri(table), self._options):
             self._create(table, columns, "ignore")
         delta = self._open(table)
-        if (delta.transaction_version(APPLICATION) or 0) >= version.number:
-            return int(delta.version())
+        made = _position_of(delta, version)
+        if made is not None:
+            return made
         wanted = {file.path.partition("/")[2]: file for file in files}
         if wanted and delta.metadata().partition_columns != columns:
             self._create(table, columns, "overwrite")  # it had no files, or is written anew
@@ -108,17 +110,23 @@ class DeltaFormat(TableFormat):
         if missing:  # an older polymux made the table
             delta.alter.add_columns(_delta_fields(missing))
             delta = self._open(table)
-        delta.create_write_transaction(
-            [*added, *removed],
-            "append",
-            schema,
-            columns,
-            commit_properties=CommitProperties(
-                {"polymux.version": version.number, "polymux.run": version.run},
-                max_commit_retries=0,
-                app_transactions=[Transaction(APPLICATION, version.number)],
-            ),
-        )
+        try:
+            delta.create_write_transaction(
+                [*added, *removed],
+                "append",
+                schema,
+                columns,
+                commit_properties=CommitProperties(
+                    {"polymux.version": version.number, "polymux.run": version.run},
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(APPLICATION, version.number)],
+                ),
+            )
+        except DeltaError:
+            made = _position_of(self._open(table), version)
+            if made is None:
+                raise
+            return made  # another writer, which completes this version too, was faster
         return int(delta.version()) + 1  # it was not tried again
 
     def _create(self, table: str, columns: list[str], mode: Literal["ignore", "overwrite"]) -> None:
@@ -156,6 +164,18 @@ class DeltaFormat(TableFormat):
             yield
         except (DeltaError, OSError) as problem:
             raise LakeError(f"{self._uri(table)}: {one_line(problem)}") from None
+
+
+def _position_of(delta: DeltaTable, version: LakeVersion) -> int | None:
+    """The Delta version of a table that has a version of the lake; None if it is still older.
+
+    Raises:
+        TablesMovedOn: It has a newer one.
+    """
+    made = delta.transaction_version(APPLICATION) or 0
+    if made > version.number:
+        raise TablesMovedOn(f"{delta.table_uri}: has version {made} of the lake already")
+    return int(delta.version()) if made == version.number else None
 
 
 def _schema(table: str, partition_columns: list[str]) -> pa.Schema:

@@ -20,6 +20,7 @@ from typing import Final
 from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
+from polymux.core.urls import without_credentials
 from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import (
@@ -219,8 +220,9 @@ class IcebergFormat(TableFormat):
             yield
         except LakeError:
             raise
-        except SQLAlchemyError as problem:
-            raise LakeError(f"{self.catalog_uri}: {one_line(problem)}") from None
+        except (SQLAlchemyError, ImportError) as problem:  # or the database's driver is missing
+            place = without_credentials(self.catalog_uri)
+            raise LakeError(f"{place}: {one_line(problem)}") from None
         except (OSError, ValueError, RuntimeError) as problem:
             raise LakeError(f"{self._base}: {one_line(problem)}") from None
 

@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -32,7 +32,12 @@ from polymux.spark.lake.store import (
     LakeVersion,
     StateFile,
 )
-from polymux.spark.lake.table_format import ParquetFormat, TableFormat, partition_columns
+from polymux.spark.lake.table_format import (
+    ParquetFormat,
+    TableFormat,
+    TablesMovedOn,
+    partition_columns,
+)
 from polymux.spark.lake.version_log import (
     RECORDS_FOLDER,
     TABLES_FOLDER,
@@ -387,6 +392,8 @@ class Lake:
         """
         self.complete()
         limit = datetime.now(UTC) - grace
+        # First: the files of a run that commits now are named below, or are those of this run.
+        writing = self._writing_run()
         numbers = self._log.numbers()
         old = {
             number
@@ -394,7 +401,6 @@ class Lake:
             if self._log.summary(following).time <= limit
         }
         named = self._named_by(number for number in numbers if number not in old)
-        writing = self._writing_run()
         versions, others = [], []
         for file in self._own_files():
             number = VersionLog.number_in(file.name)
@@ -463,7 +469,13 @@ class Lake:
             )
         if now == base:
             return
-        others = [self._log.summary(number) for number in range(base + 1, now + 1)]
+        between = range(base + 1, now + 1)
+        if operation not in MAINTENANCE and not set(between) <= set(self._log.numbers()):
+            raise ConcurrentCommit(
+                f"{self.location}: versions between {base}, on which this run had begun, and {now} "
+                "were vacuumed: nothing was committed; run it again"
+            )
+        others = [self._log.summary(number) for number in self._log.numbers() if number in between]
         runs = [version for version in others if version.operation not in MAINTENANCE]
         if runs and operation not in MAINTENANCE:
             raise ConcurrentCommit(
@@ -502,19 +514,27 @@ class Lake:
             )
 
     def _bring_tables(self, version: LakeVersion) -> Mapping[str, str]:
-        """Bring the tables of a Delta or Iceberg lake to a version; return where they have it."""
+        """Bring the tables of a Delta or Iceberg lake to a version, by way of those that they do
+        not have yet; return where they have it. Other writers may do so at the same time."""
         if not self._tables.has_positions:
             return {}
         try:
             former = self._log.newest_with_positions()
-            if former is not None and former.number > version.number:
-                return self._log.positions(version.number)
-            positions = {} if former is None else former.tables
-            if former is None or former.number < version.number:
-                found = self._tables.bring_to(version, former)
-                positions = self._log.record_positions(version.number, found)
-            self._tables.publish(version.number, positions)
-            return positions
+            done = 0 if former is None else former.number
+            while done < version.number:
+                # Each by itself: readers of changes see what a run has added, and `compact` has
+                # not. What was vacuumed is passed over.
+                numbers = self._log.numbers()
+                number = min((n for n in numbers if done < n), default=version.number)
+                following = version if number == version.number else self._log.load(number).version
+                with suppress(TablesMovedOn):
+                    found = self._tables.bring_to(following, former)
+                    self._log.record_positions(number, found)
+                former = self._log.newest_with_positions()
+                done = max(number, 0 if former is None else former.number)
+            if former is not None:
+                self._tables.publish(former.number, former.tables)
+            return self._log.positions(version.number)
         except LakeError as problem:
             raise LakeError(
                 f"{problem}. Version {version.number} of {self.location} is committed, but not all "

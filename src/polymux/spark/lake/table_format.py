@@ -15,6 +15,10 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.spark.lake.store import LakeError, LakeVersion
 
 
+class TablesMovedOn(LakeError):
+    """Another writer has brought a table to a newer version."""
+
+
 class TableFormat(ABC):
     """The tables of a lake in a format. `has_positions`: whether there are any."""
 
@@ -34,6 +38,7 @@ class TableFormat(ABC):
             The position of each table: what its readers give to read this version.
 
         Raises:
+            TablesMovedOn: Another writer has brought a table to a newer version meanwhile.
             LakeError: The store or the catalog failed.
         """
 
