@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,24 @@ async def test_cancelled_handlers_of_streams_end_before_their_call() -> None:
             with pytest.raises(polymux.StreamAborted):
                 await stream.receive()
         await check_works(near, far)
+
+
+async def test_a_cancelled_call_waits_for_its_handlers_without_using_the_processor() -> None:
+    async def handle(stream: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+
+    async with polymux.anyio.pipe("mplex") as (near, far):
+        async with anyio.create_task_group() as group:
+            group.start_soon(far.serve_streams, handle)
+            await near.open("x")
+            await settled()
+            before = time.process_time()
+            group.cancel_scope.cancel()
+        assert time.process_time() - before < 0.2
 
 
 async def test_a_request_that_is_cancelled_cancels_its_handler() -> None:

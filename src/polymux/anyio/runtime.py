@@ -2,9 +2,12 @@
 
 A session on asyncio is one of `polymux`. On trio it runs in `trio_runtime`. Whatever the event
 loop, a call is a checkpoint, as those of anyio and trio are: if the caller is cancelled before it
-begins, nothing of it happens; if it need not wait, others get their turn at its end.
+begins, nothing of it happens, and others get their turn even if it need not wait. On trio they get
+it at the end of the call, shielded. On asyncio they get it before: `Task.cancel` and
+`asyncio.timeout` know no shields, and a call that they interrupt at its end would lose its result.
 """
 
+import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -15,7 +18,7 @@ from typing import Any, TypeVar
 
 from anyio import CancelScope, create_task_group, get_cancelled_exc_class
 from anyio.abc import TaskGroup
-from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint
 
 from polymux.aio.connect import open_connection
 from polymux.aio.runtime import current_runtime
@@ -60,7 +63,7 @@ class DoorRuntime(ABC):
         """
         if not closing:
             try:
-                await checkpoint_if_cancelled()
+                await self.before_call()
             except BaseException:
                 verb.close()
                 raise
@@ -69,13 +72,21 @@ class DoorRuntime(ABC):
         except RESOURCE_ERRORS as problem:
             raise resource_error(problem) from None
         if not waited:
-            await (checkpoint() if closing else cancel_shielded_checkpoint())
+            await (checkpoint() if closing else self.after_call())
         return result
 
     async def finish(self, verb: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that does not wait for long, even if the caller is cancelled."""
         with CancelScope(shield=True):
             await self.run(verb)
+
+    @abstractmethod
+    async def before_call(self) -> None:
+        """Raise if the caller is cancelled. A call that closes nothing begins with it."""
+
+    @abstractmethod
+    async def after_call(self) -> None:
+        """Let others run, unless `before_call` has. A call that did not wait ends with it."""
 
     @abstractmethod
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
@@ -92,6 +103,12 @@ class AsyncioDoorRuntime(DoorRuntime):
         self.live = current_runtime()
         self.open_connection = open_connection
         self.open_stdio = open_stdio_session
+
+    async def before_call(self) -> None:
+        await asyncio.sleep(0)
+
+    async def after_call(self) -> None:
+        return
 
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
         return await with_waits(verb)

@@ -83,6 +83,12 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
 
     # What tasks of the application use
 
+    async def before_call(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def after_call(self) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
     @enable_ki_protection
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
         stepped = SteppedTask(self, verb)
