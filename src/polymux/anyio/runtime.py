@@ -11,7 +11,7 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from contextvars import copy_context
 from types import coroutine
 from typing import Any, TypeVar
@@ -116,20 +116,28 @@ class AsyncioDoorRuntime(DoorRuntime):
 
 @coroutine
 def with_waits(verb: Coroutine[Any, Any, T]) -> Generator[Any, Any, tuple[bool, T]]:
-    """Run a coroutine in the task of the caller. Return whether it had to wait, and its result."""
-    waited = False
-    try:
-        waitable = verb.send(None)
-        while True:
-            waited = True
-            try:
-                sent = yield waitable
-            except BaseException as problem:
-                waitable = verb.throw(problem)
-            else:
-                waitable = verb.send(sent)
-    except StopIteration as stop:
-        return waited, stop.value
+    """Run a coroutine in the task of the caller. Return whether it had to wait, and its result.
+
+    It is interrupted once. What it has to wait for then, it waits for in a shielded scope: a scope
+    that is cancelled interrupts again in every turn of the event loop.
+    """
+    waited = interrupted = False
+    with ExitStack() as shield:
+        try:
+            waitable = verb.send(None)
+            while True:
+                waited = True
+                try:
+                    sent = yield waitable
+                except BaseException as problem:
+                    waitable = verb.throw(problem)
+                    if not interrupted:
+                        interrupted = True
+                        shield.enter_context(CancelScope(shield=True))
+                else:
+                    waitable = verb.send(sent)
+        except StopIteration as stop:
+            return waited, stop.value
 
 
 @asynccontextmanager
