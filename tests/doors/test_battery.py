@@ -456,3 +456,33 @@ def test_a_unix_server_that_accepts_late_is_waited_for(door: Door, tmp_path: Pat
         assert not session.failure
         session.abort()
         session.wait_closed(timeout=20)
+
+
+@pytest.mark.parametrize("door", [each for each in DOORS if each != "uvloop"], indirect=True)
+@pytest.mark.timeout(60)
+def test_addresses_that_do_not_answer_take_no_longer_than_the_timeout(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as sockets:
+        found = []
+        port = 0
+        for host in ("127.0.0.1", "127.0.0.2"):
+            full = sockets.enter_context(socket.socket())
+            full.bind((host, port))
+            full.listen(0)
+            port = full.getsockname()[1]
+            for _ in range(2):  # no more are let in, or refused
+                waiting = sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((host, port))
+            found.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)))
+        look_up = socket.getaddrinfo
+
+        def two_addresses(host: Any, *arguments: Any, **options: Any) -> Any:
+            return found if host == "two.test" else look_up(host, *arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
+        began = time.monotonic()
+        with pytest.raises(polymux.Unreachable, match="no answer within"):
+            door.connect(f"tcp://two.test:{port}", protocol="mplex", timeout=0.3)
+        assert time.monotonic() - began < 5

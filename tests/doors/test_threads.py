@@ -625,3 +625,18 @@ def test_a_call_cancelled_at_any_suspension_leaves_the_session_in_order(verb: st
     else:
         raise AssertionError("it was cancelled again and again")
     assert number > 0
+
+
+def test_a_close_that_times_out_says_so_and_aborts_the_session() -> None:
+    limits = polymux.Limits(receive_window=1000)
+    near, far = polymux.sync.pipe("nerdbank", limits=limits)
+    accepting = threading.Thread(target=far.accept)
+    accepting.start()
+    stream = near.open("name")
+    accepting.join(20)
+    stream.send_nowait(bytes(5000))  # more than the peer has room for
+    with pytest.raises(TimeoutError, match="allow more with timeout"):
+        near.close(timeout=0.1)
+    assert isinstance(near.failure, polymux.SessionClosed)
+    far.wait_closed(timeout=20)
+    near.wait_closed(timeout=20)
