@@ -21,6 +21,7 @@ ALLOWED = {
     "live": {"text", "protocols", "core"},
     "aio": {"text", "live", "protocols", "core"},
     "sync": {"text", "live", "protocols", "core"},
+    "anyio": {"text", "aio", "live", "protocols", "core"},
     "record": {"text", "aio", "live", "capture", "protocols", "core"},
     "analysis": {"text", "capture", "protocols", "core"},
     "spark": {"text", "aio", "live", "analysis", "capture", "protocols", "core"},
@@ -123,7 +124,7 @@ def test_the_base_install_imports_without_any_extra() -> None:
     code = (
         "import sys\n"
         "for name in ('pyarrow', 'pyspark', 'websockets', 'jinja2', 'zstandard',"
-        " 'prometheus_client', 'pandas'): sys.modules[name] = None\n"
+        " 'prometheus_client', 'pandas', 'anyio', 'trio'): sys.modules[name] = None\n"
         "import polymux, polymux.cli\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
