@@ -356,6 +356,24 @@ async def test_cancelled_handlers_of_streams_end_before_their_call() -> None:
         await check_works(near, far)
 
 
+async def test_a_stream_that_a_task_of_its_handler_loses_is_no_failure_of_the_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(stream: Any) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.receive_all)
+
+    async with polymux.anyio.pipe("mplex") as (near, far):
+        async with anyio.create_task_group() as group:
+            group.start_soon(far.serve_streams, handle)
+            stream = await near.open("x")
+            await settled()
+            stream.abort()
+            await settled()
+            group.cancel_scope.cancel()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_cancelled_call_waits_for_its_handlers_without_using_the_processor() -> None:
     async def handle(stream: Any) -> None:
         try:

@@ -116,3 +116,8 @@ def copy_of(problem: PolymuxError) -> PolymuxError:
 def as_session_closed(problem: PolymuxError) -> SessionClosed:
     """Return the SessionClosed that waiting calls raise when `problem` ends the session."""
     return problem if isinstance(problem, SessionClosed) else SessionLimit(str(problem))
+
+
+def only_polymux_errors(problem: Exception) -> bool:
+    """Return whether `problem` is a group of PolymuxErrors only: several tasks lost the peer."""
+    return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
