@@ -176,6 +176,39 @@ async def test_errors_are_those_of_polymux_and_of_anyio() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "yamux", "omnistreams"])
+async def test_what_this_side_has_ended_is_closed_and_what_the_peer_has_is_broken(
+    protocol: str,
+) -> None:
+    async with polymux.anyio.pipe(protocol) as (near, far):
+        for reason in ("", "a reason"):
+            mine, theirs = await opened(near, far)
+            mine.abort(reason)
+            with pytest.raises(anyio.ClosedResourceError):
+                await mine.send(b"x")
+            with pytest.raises(anyio.BrokenResourceError):
+                await theirs.receive()
+        _, theirs = await opened(near, far)
+        await near.close()
+        with pytest.raises(anyio.ClosedResourceError):
+            await near.open("x")
+        with pytest.raises(anyio.ClosedResourceError):
+            await near.accept()
+        with pytest.raises(anyio.BrokenResourceError):
+            await far.accept()
+        with pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+
+    async with polymux.anyio.pipe(protocol) as (near, far):
+        mine, theirs = await opened(near, far)
+        near.abort()
+        with pytest.raises(anyio.ClosedResourceError):
+            await mine.send(b"x")
+        with pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+
+
+@pytest.mark.anyio
 async def test_a_peer_that_breaks_the_protocol_is_named_as_such() -> None:
     async def misbehave(stream: Any) -> None:
         await stream.send(b"\xff" * 100)

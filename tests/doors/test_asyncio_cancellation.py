@@ -1,4 +1,4 @@
-"""`polymux.anyio` in programs that cancel tasks as asyncio does: `Task.cancel`, `asyncio.timeout`."""
+"""`polymux.anyio` in programs that cancel as asyncio does: `Task.cancel`, `asyncio.timeout`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_an_accept_that_asyncio_cancels_loses_no_stream() -> None:
 
 async def test_an_open_that_asyncio_cancels_leaves_no_stream() -> None:
     for turns in TURNS:
-        async with polymux.anyio.pipe("mplex") as (near, far):
+        async with polymux.anyio.pipe("mplex") as (near, _):
             returned, stream = await cancelled_after(turns, lambda near=near: near.open("x"))
             await settled()
             assert near.open_streams == returned, turns

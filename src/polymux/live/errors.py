@@ -2,7 +2,13 @@
 
 import ssl
 
-from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed, StreamEnded
+from polymux.core.errors import (
+    LimitExceeded,
+    PolymuxError,
+    SessionClosed,
+    StreamAborted,
+    StreamEnded,
+)
 
 MAX_PEER_TEXT_CHARS = 300  # of a text from the peer, quoted in an error message
 
@@ -21,6 +27,14 @@ class SessionLimit(SessionClosed, LimitExceeded):
 
 class PeerStoppedReading(StreamEnded):
     """Nothing more can be sent on the stream: the peer reads no more of it."""
+
+
+class AbortedHere(StreamAborted):
+    """The application on this side has aborted the stream."""
+
+
+class ClosedHere(SessionClosed):
+    """The application on this side has closed or aborted the session."""
 
 
 class AlreadyReading(RuntimeError):
