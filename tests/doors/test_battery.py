@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -486,3 +487,39 @@ def test_addresses_that_do_not_answer_take_no_longer_than_the_timeout(
         with pytest.raises(polymux.Unreachable, match="no answer within"):
             door.connect(f"tcp://two.test:{port}", protocol="mplex", timeout=0.3)
         assert time.monotonic() - began < 5
+
+
+class UnusableRecorder:
+    """A recorder that cannot record, for lack of space."""
+
+    def begin(self, transport: Any) -> Any:
+        raise OSError("no space left")
+
+
+@pytest.mark.parametrize("door", ["threads", "trio"], indirect=True)  # elsewhere it is the loop's
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_a_connection_that_cannot_be_recorded_is_closed(
+    door: Door, scheme: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(authority.cert, authority.key)
+    calling = ssl.create_default_context(cafile=authority.ca)
+    served: Any = {"tls": serving} if scheme == "tls" else {}
+    called: Any = {"tls": calling, "server_hostname": "localhost"} if scheme == "tls" else {}
+    gc.disable()
+    try:
+        with door.serve(
+            echo,
+            f"{scheme}://127.0.0.1:0",
+            protocol="nerdbank:version=2",
+            recorder=lambda protocol, side: UnusableRecorder(),
+            **served,
+        ) as server:
+            before = descriptors()
+            for _ in range(3):
+                with pytest.raises(polymux.PolymuxError):
+                    door.connect(server.url, protocol="nerdbank:version=2", timeout=3.0, **called)
+            until(lambda: descriptors() <= before)
+    finally:
+        gc.enable()

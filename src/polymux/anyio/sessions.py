@@ -273,4 +273,5 @@ async def leave(runtime: DoorRuntime, sessions: Sequence[plain.Session], failed:
             live.abort("the block that used the session was left by an exception")
             if live.transport is not None:
                 live.transport.abort()
+        for live in sessions:
             await runtime.finish(live.wait_closed())
