@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -49,7 +50,7 @@ async def test_a_read_that_asyncio_cancels_takes_nothing(verb: str) -> None:
             mine, theirs = await opened(near, far)
             await mine.send(b"abcd\ne")
             await settled()
-            returned, data = await cancelled_after(turns, lambda theirs=theirs: READS[verb](theirs))
+            returned, data = await cancelled_after(turns, partial(READS[verb], theirs))
             await mine.end()
             assert (data if returned else b"") + await theirs.receive_all() == b"abcd\ne", turns
 
@@ -71,7 +72,7 @@ async def test_an_accept_that_asyncio_cancels_loses_no_stream() -> None:
 async def test_an_open_that_asyncio_cancels_leaves_no_stream() -> None:
     for turns in TURNS:
         async with polymux.anyio.pipe("mplex") as (near, _):
-            returned, stream = await cancelled_after(turns, lambda near=near: near.open("x"))
+            returned, stream = await cancelled_after(turns, partial(near.open, "x"))
             await settled()
             assert near.open_streams == returned, turns
             if returned:
@@ -82,6 +83,6 @@ async def test_a_send_that_asyncio_cancels_sends_all_or_nothing() -> None:
     for turns in TURNS:
         async with polymux.anyio.pipe("mplex") as (near, far):
             mine, theirs = await opened(near, far)
-            returned, _ = await cancelled_after(turns, lambda mine=mine: mine.send(b"x"))
+            returned, _ = await cancelled_after(turns, partial(mine.send, b"x"))
             await mine.end()
             assert await theirs.receive_all() == (b"x" if returned else b""), turns
