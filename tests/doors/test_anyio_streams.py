@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import ssl
@@ -330,6 +331,37 @@ def test_an_interrupted_call_on_trio_leaves_the_session_in_order() -> None:
             assert await mine.receive() == b"x"
 
     trio.run(main)
+
+
+class Interrupting(logging.Handler):
+    """Interrupts the program in the middle of what is logged first."""
+
+    interrupted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.interrupted:
+            self.interrupted = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_on_trio_comes_after_a_call_that_does_not_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with polymux.anyio.pipe("mplex") as (near, far):
+            near.abort("on purpose")
+            with pytest.raises(KeyboardInterrupt):
+                await trio.lowlevel.checkpoint()
+            await far.wait_closed()
+            await near.wait_closed()
+
+    logger, handler = logging.getLogger("polymux.aio"), Interrupting()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "polymux.aio"):
+            trio.run(main)
+    finally:
+        logger.removeHandler(handler)
 
 
 CHILD = """
