@@ -24,6 +24,7 @@ DOCS = ROOT / "docs"
 REGENERATE = "run python -m tools.docs"
 API_PACKAGES = [
     "polymux",
+    "polymux.anyio",
     "polymux.capture",
     "polymux.metrics",
     "polymux.record",

@@ -124,7 +124,7 @@ def test_the_base_install_imports_without_any_extra() -> None:
     code = (
         "import sys\n"
         "for name in ('pyarrow', 'pyspark', 'websockets', 'jinja2', 'zstandard',"
-        " 'prometheus_client', 'pandas'): sys.modules[name] = None\n"
+        " 'prometheus_client', 'pandas', 'anyio', 'trio'): sys.modules[name] = None\n"
         "import polymux, polymux.cli\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

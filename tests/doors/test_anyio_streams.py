@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import ssl
@@ -176,6 +177,39 @@ async def test_errors_are_those_of_polymux_and_of_anyio() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "yamux", "omnistreams"])
+async def test_what_this_side_has_ended_is_closed_and_what_the_peer_has_is_broken(
+    protocol: str,
+) -> None:
+    async with polymux.anyio.pipe(protocol) as (near, far):
+        for reason in ("", "a reason"):
+            mine, theirs = await opened(near, far)
+            mine.abort(reason)
+            with pytest.raises(anyio.ClosedResourceError):
+                await mine.send(b"x")
+            with pytest.raises(anyio.BrokenResourceError):
+                await theirs.receive()
+        _, theirs = await opened(near, far)
+        await near.close()
+        with pytest.raises(anyio.ClosedResourceError):
+            await near.open("x")
+        with pytest.raises(anyio.ClosedResourceError):
+            await near.accept()
+        with pytest.raises(anyio.BrokenResourceError):
+            await far.accept()
+        with pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+
+    async with polymux.anyio.pipe(protocol) as (near, far):
+        mine, theirs = await opened(near, far)
+        near.abort()
+        with pytest.raises(anyio.ClosedResourceError):
+            await mine.send(b"x")
+        with pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+
+
+@pytest.mark.anyio
 async def test_a_peer_that_breaks_the_protocol_is_named_as_such() -> None:
     async def misbehave(stream: Any) -> None:
         await stream.send(b"\xff" * 100)
@@ -297,6 +331,37 @@ def test_an_interrupted_call_on_trio_leaves_the_session_in_order() -> None:
             assert await mine.receive() == b"x"
 
     trio.run(main)
+
+
+class Interrupting(logging.Handler):
+    """Interrupts the program in the middle of what is logged first."""
+
+    interrupted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.interrupted:
+            self.interrupted = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_on_trio_comes_after_a_call_that_does_not_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with polymux.anyio.pipe("mplex") as (near, far):
+            near.abort("on purpose")
+            with pytest.raises(KeyboardInterrupt):
+                await trio.lowlevel.checkpoint()
+            await far.wait_closed()
+            await near.wait_closed()
+
+    logger, handler = logging.getLogger("polymux.aio"), Interrupting()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "polymux.aio"):
+            trio.run(main)
+    finally:
+        logger.removeHandler(handler)
 
 
 CHILD = """

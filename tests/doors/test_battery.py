@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -456,3 +457,69 @@ def test_a_unix_server_that_accepts_late_is_waited_for(door: Door, tmp_path: Pat
         assert not session.failure
         session.abort()
         session.wait_closed(timeout=20)
+
+
+@pytest.mark.parametrize("door", [each for each in DOORS if each != "uvloop"], indirect=True)
+@pytest.mark.timeout(60)
+def test_addresses_that_do_not_answer_take_no_longer_than_the_timeout(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as sockets:
+        found = []
+        port = 0
+        for host in ("127.0.0.1", "127.0.0.2"):
+            full = sockets.enter_context(socket.socket())
+            full.bind((host, port))
+            full.listen(0)
+            port = full.getsockname()[1]
+            for _ in range(2):  # no more are let in, or refused
+                waiting = sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((host, port))
+            found.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)))
+        look_up = socket.getaddrinfo
+
+        def two_addresses(host: Any, *arguments: Any, **options: Any) -> Any:
+            return found if host == "two.test" else look_up(host, *arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
+        began = time.monotonic()
+        with pytest.raises(polymux.Unreachable, match="no answer within"):
+            door.connect(f"tcp://two.test:{port}", protocol="mplex", timeout=0.3)
+        assert time.monotonic() - began < 5
+
+
+class UnusableRecorder:
+    """A recorder that cannot record, for lack of space."""
+
+    def begin(self, transport: Any) -> Any:
+        raise OSError("no space left")
+
+
+@pytest.mark.parametrize("door", ["threads", "trio"], indirect=True)  # elsewhere it is the loop's
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_a_connection_that_cannot_be_recorded_is_closed(
+    door: Door, scheme: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(authority.cert, authority.key)
+    calling = ssl.create_default_context(cafile=authority.ca)
+    served: Any = {"tls": serving} if scheme == "tls" else {}
+    called: Any = {"tls": calling, "server_hostname": "localhost"} if scheme == "tls" else {}
+    gc.disable()
+    try:
+        with door.serve(
+            echo,
+            f"{scheme}://127.0.0.1:0",
+            protocol="nerdbank:version=2",
+            recorder=lambda protocol, side: UnusableRecorder(),
+            **served,
+        ) as server:
+            before = descriptors()
+            for _ in range(3):
+                with pytest.raises(polymux.PolymuxError):
+                    door.connect(server.url, protocol="nerdbank:version=2", timeout=3.0, **called)
+            until(lambda: descriptors() <= before)
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,42 @@ async def test_cancelled_handlers_of_streams_end_before_their_call() -> None:
             with pytest.raises(polymux.StreamAborted):
                 await stream.receive()
         await check_works(near, far)
+
+
+async def test_a_stream_that_a_task_of_its_handler_loses_is_no_failure_of_the_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(stream: Any) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.receive_all)
+
+    async with polymux.anyio.pipe("mplex") as (near, far):
+        async with anyio.create_task_group() as group:
+            group.start_soon(far.serve_streams, handle)
+            stream = await near.open("x")
+            await settled()
+            stream.abort()
+            await settled()
+            group.cancel_scope.cancel()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_cancelled_call_waits_for_its_handlers_without_using_the_processor() -> None:
+    async def handle(stream: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+
+    async with polymux.anyio.pipe("mplex") as (near, far):
+        async with anyio.create_task_group() as group:
+            group.start_soon(far.serve_streams, handle)
+            await near.open("x")
+            await settled()
+            before = time.process_time()
+            group.cancel_scope.cancel()
+        assert time.process_time() - before < 0.2
 
 
 async def test_a_request_that_is_cancelled_cancels_its_handler() -> None:

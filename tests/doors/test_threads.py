@@ -197,6 +197,29 @@ def test_a_stream_is_a_file() -> None:
             assert list(received.makefile("r", encoding="utf-8")) == ["one\n", "two\n"]
 
 
+def test_the_buffer_of_a_file_is_as_large_as_was_asked_for() -> None:
+    with joined(DOOR, "yamux") as (near, far):
+        stream = near.open()
+        stream.send(b"x")
+        received = far.accept()
+        with stream.makefile("wb", 100) as written:
+            written.write(b"12")
+            assert received.receive(timeout=20) == b"x"
+            written.write(bytes(100))  # more than there is room for
+            assert received.receive(timeout=20)[:2] == b"12"
+        both = stream.makefile("rwb", -1)
+        both.write(b"34")  # buffered
+        unbuffered = stream.makefile("rwb", 0)
+        unbuffered.write(b"end")
+        while not (rest := received.receive(timeout=20)).strip(b"\0"):
+            pass
+        assert rest.strip(b"\0") == b"end"
+        both.close()
+        assert received.receive(timeout=20) == b"34"
+        with pytest.raises(ValueError, match="text"):
+            stream.makefile("r", 0)
+
+
 def test_standard_streams_and_children_are_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(polymux.Unsupported, match=r"use polymux\.connect"):
         polymux.sync.connect("exec:cat", protocol="mplex")
@@ -625,3 +648,18 @@ def test_a_call_cancelled_at_any_suspension_leaves_the_session_in_order(verb: st
     else:
         raise AssertionError("it was cancelled again and again")
     assert number > 0
+
+
+def test_a_close_that_times_out_says_so_and_aborts_the_session() -> None:
+    limits = polymux.Limits(receive_window=1000)
+    near, far = polymux.sync.pipe("nerdbank", limits=limits)
+    accepting = threading.Thread(target=far.accept)
+    accepting.start()
+    stream = near.open("name")
+    accepting.join(20)
+    stream.send_nowait(bytes(5000))  # more than the peer has room for
+    with pytest.raises(TimeoutError, match="allow more with timeout"):
+        near.close(timeout=0.1)
+    assert isinstance(near.failure, polymux.SessionClosed)
+    far.wait_closed(timeout=20)
+    near.wait_closed(timeout=20)

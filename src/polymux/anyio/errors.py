@@ -3,13 +3,15 @@
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
 
 from polymux.core.errors import SessionClosed, StreamAborted, StreamEnded
-from polymux.live.errors import AlreadyReading, PeerStoppedReading
+from polymux.live.errors import AbortedHere, AlreadyReading, ClosedHere, PeerStoppedReading
 
 RESOURCE_ERRORS = (SessionClosed, StreamAborted, StreamEnded, AlreadyReading)
 # Of which anyio's errors they are; the first that fits.
 KINDS: dict[type[Exception], type[Exception]] = {
     AlreadyReading: BusyResourceError,
     PeerStoppedReading: BrokenResourceError,
+    AbortedHere: ClosedResourceError,
+    ClosedHere: ClosedResourceError,
     StreamEnded: ClosedResourceError,
     StreamAborted: BrokenResourceError,
     SessionClosed: BrokenResourceError,

@@ -2,20 +2,23 @@
 
 A session on asyncio is one of `polymux`. On trio it runs in `trio_runtime`. Whatever the event
 loop, a call is a checkpoint, as those of anyio and trio are: if the caller is cancelled before it
-begins, nothing of it happens; if it need not wait, others get their turn at its end.
+begins, nothing of it happens, and others get their turn even if it need not wait. On trio they get
+it at the end of the call, shielded. On asyncio they get it before: `Task.cancel` and
+`asyncio.timeout` know no shields, and a call that they interrupt at its end would lose its result.
 """
 
+import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from contextvars import copy_context
 from types import coroutine
 from typing import Any, TypeVar
 
 from anyio import CancelScope, create_task_group, get_cancelled_exc_class
 from anyio.abc import TaskGroup
-from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint
 
 from polymux.aio.connect import open_connection
 from polymux.aio.runtime import current_runtime
@@ -60,7 +63,7 @@ class DoorRuntime(ABC):
         """
         if not closing:
             try:
-                await checkpoint_if_cancelled()
+                await self.before_call()
             except BaseException:
                 verb.close()
                 raise
@@ -69,13 +72,21 @@ class DoorRuntime(ABC):
         except RESOURCE_ERRORS as problem:
             raise resource_error(problem) from None
         if not waited:
-            await (checkpoint() if closing else cancel_shielded_checkpoint())
+            await (checkpoint() if closing else self.after_call())
         return result
 
     async def finish(self, verb: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that does not wait for long, even if the caller is cancelled."""
         with CancelScope(shield=True):
             await self.run(verb)
+
+    @abstractmethod
+    async def before_call(self) -> None:
+        """Raise if the caller is cancelled. A call that closes nothing begins with it."""
+
+    @abstractmethod
+    async def after_call(self) -> None:
+        """Let others run, unless `before_call` has. A call that did not wait ends with it."""
 
     @abstractmethod
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
@@ -93,26 +104,40 @@ class AsyncioDoorRuntime(DoorRuntime):
         self.open_connection = open_connection
         self.open_stdio = open_stdio_session
 
+    async def before_call(self) -> None:
+        await asyncio.sleep(0)
+
+    async def after_call(self) -> None:
+        return
+
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
         return await with_waits(verb)
 
 
 @coroutine
 def with_waits(verb: Coroutine[Any, Any, T]) -> Generator[Any, Any, tuple[bool, T]]:
-    """Run a coroutine in the task of the caller. Return whether it had to wait, and its result."""
-    waited = False
-    try:
-        waitable = verb.send(None)
-        while True:
-            waited = True
-            try:
-                sent = yield waitable
-            except BaseException as problem:
-                waitable = verb.throw(problem)
-            else:
-                waitable = verb.send(sent)
-    except StopIteration as stop:
-        return waited, stop.value
+    """Run a coroutine in the task of the caller. Return whether it had to wait, and its result.
+
+    It is interrupted once. What it has to wait for then, it waits for in a shielded scope: a scope
+    that is cancelled interrupts again in every turn of the event loop.
+    """
+    waited = interrupted = False
+    with ExitStack() as shield:
+        try:
+            waitable = verb.send(None)
+            while True:
+                waited = True
+                try:
+                    sent = yield waitable
+                except BaseException as problem:
+                    waitable = verb.throw(problem)
+                    if not interrupted:
+                        interrupted = True
+                        shield.enter_context(CancelScope(shield=True))
+                else:
+                    waitable = verb.send(sent)
+        except StopIteration as stop:
+            return waited, stop.value
 
 
 @asynccontextmanager

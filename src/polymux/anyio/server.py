@@ -62,7 +62,8 @@ async def serve(
             `stdio:`. Port 0 takes a free port; `server.url` has the actual one.
         protocol: Protocol string, such as `nerdbank:version=2`.
         options: Those of `polymux.serve`: `limits`, `timeouts`, `tls`, `busy_poll`, `recorder`,
-            `meter`, `origins`, `allow` and `token`, with the same meanings and defaults.
+            `meter`, `origins`, `allow`, `token` and `reuse_port`, with the same meanings and
+            defaults.
 
     Raises:
         Unreachable: On entering the block: the address cannot be listened on.

@@ -270,7 +270,13 @@ async def leave(runtime: DoorRuntime, sessions: Sequence[plain.Session], failed:
                     group.start_soon(partial(runtime.call, live.close(), closing=True))
     finally:
         for live in sessions:
-            live.abort("the block that used the session was left by an exception")
-            if live.transport is not None:
-                live.transport.abort()
+            runtime.do(end_at_once, live)
+        for live in sessions:
             await runtime.finish(live.wait_closed())
+
+
+def end_at_once(live: plain.Session) -> None:
+    """Abort a session and its connection. No effect on one that is closed."""
+    live.abort("the block that used the session was left by an exception")
+    if live.transport is not None:
+        live.transport.abort()

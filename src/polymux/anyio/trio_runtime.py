@@ -6,7 +6,8 @@ coroutine has ended, however many steps that took. All tasks of a runtime are in
 shielded from its cancellation: they end with the block that opened the runtime, once its sessions
 have been closed.
 
-Callbacks are protected from KeyboardInterrupt, which comes at the next checkpoint of the main task.
+Calls and callbacks are protected from KeyboardInterrupt, which comes at the next checkpoint of the
+main task.
 """
 
 from collections.abc import Callable, Coroutine
@@ -82,6 +83,16 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
         return found
 
     # What tasks of the application use
+
+    @enable_ki_protection
+    def do(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        return super().do(function, *args, **kwargs)
+
+    async def before_call(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def after_call(self) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     @enable_ki_protection
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:

@@ -2,7 +2,13 @@
 
 import ssl
 
-from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed, StreamEnded
+from polymux.core.errors import (
+    LimitExceeded,
+    PolymuxError,
+    SessionClosed,
+    StreamAborted,
+    StreamEnded,
+)
 
 MAX_PEER_TEXT_CHARS = 300  # of a text from the peer, quoted in an error message
 
@@ -21,6 +27,14 @@ class SessionLimit(SessionClosed, LimitExceeded):
 
 class PeerStoppedReading(StreamEnded):
     """Nothing more can be sent on the stream: the peer reads no more of it."""
+
+
+class AbortedHere(StreamAborted):
+    """The application on this side has aborted the stream."""
+
+
+class ClosedHere(SessionClosed):
+    """The application on this side has closed or aborted the session."""
 
 
 class AlreadyReading(RuntimeError):
@@ -116,3 +130,8 @@ def copy_of(problem: PolymuxError) -> PolymuxError:
 def as_session_closed(problem: PolymuxError) -> SessionClosed:
     """Return the SessionClosed that waiting calls raise when `problem` ends the session."""
     return problem if isinstance(problem, SessionClosed) else SessionLimit(str(problem))
+
+
+def only_polymux_errors(problem: Exception) -> bool:
+    """Return whether `problem` is a group of PolymuxErrors only: several tasks lost the peer."""
+    return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None

@@ -12,9 +12,10 @@ The contract, in both directions:
   `wakeup(waitable)` was called. Then it calls `waitable.result()`, and resumes the coroutine with
   `send(None)`, or with `throw` if `result` raised. asyncio's tasks do exactly this; `stepping` does
   it for other doors.
-- To cancel a call that waits, its runner calls `waitable.abandon()` and throws an exception into
-  the coroutine. It can be of any class: a coroutine that is left by any exception leaves its
-  session in order. asyncio's tasks call `waitable.cancel()` instead, with the same effect.
+- To cancel a call that waits, its runner calls `waitable.abandon()` and throws CancelledError or
+  KeyboardInterrupt into the coroutine, which leaves its session in order. It throws no subclass of
+  Exception, such as TimeoutError: the coroutine may take that for a failure of what it waits for.
+  asyncio's tasks call `waitable.cancel()` instead, with the same effect.
 - Callbacks (`call_soon`, timers, callbacks of futures) are called with the session free: never
   within another call into it. Only a `Waiter` may resume its task directly (see `wakeups`).
 """

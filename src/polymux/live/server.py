@@ -15,7 +15,7 @@ from polymux.core.side import ACCEPTOR
 from polymux.core.token_exchange import SharedToken
 from polymux.live.arguments import check_session_options
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
-from polymux.live.errors import Unreachable, describe_os_error
+from polymux.live.errors import Unreachable, describe_os_error, only_polymux_errors
 from polymux.live.factory import session_factory, set_peer_name
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter
 from polymux.live.listener import Inherited, Listener, ListenerLoop, open_listener
@@ -240,11 +240,6 @@ async def close_quietly(session: Session) -> None:
     """Close a session; what goes wrong ends it too."""
     with contextlib.suppress(Exception):
         await session.close()
-
-
-def only_polymux_errors(problem: Exception) -> bool:
-    """Return whether `problem` is a group of PolymuxErrors only: several tasks lost the peer."""
-    return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
 
 
 @dataclass(frozen=True)

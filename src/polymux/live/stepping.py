@@ -197,14 +197,18 @@ def is_interruption(problem: BaseException) -> bool:
 
 
 class SteppedTimeout:
-    """The bound of a block of code in a `SteppedTask`; see `runtime.Timeout`."""
+    """The bound of a block of code in a `SteppedTask`; see `runtime.Timeout`.
+
+    In the block it raises CancelledError, as asyncio's does: TimeoutError is an OSError, which the
+    block may take for a failure of what it does.
+    """
 
     def __init__(self, runtime: Scheduler, when: float | None) -> None:
         self._runtime = runtime
         self._when = when
         self._timer: Timer | None = None
         self._task: SteppedTask[Any] | None = None
-        self._expiry: TimeoutError | None = None
+        self._expiry: CancelledError | None = None
 
     def reschedule(self, when: float | None, /) -> None:
         if self._timer is not None:
@@ -219,7 +223,7 @@ class SteppedTimeout:
     def _expire(self) -> None:
         self._timer = None
         if self._task is not None:
-            self._expiry = TimeoutError()
+            self._expiry = CancelledError()
             self._task.interrupt(self._expiry)
 
     async def __aenter__(self) -> "SteppedTimeout":
@@ -236,3 +240,5 @@ class SteppedTimeout:
     ) -> None:
         self.reschedule(None)
         self._task = None
+        if error is not None and error is self._expiry:
+            raise TimeoutError from error

@@ -17,7 +17,7 @@ from socket import socket
 from ssl import SSLContext
 from typing import Any
 
-from polymux.live.runtime import Task, wait_done
+from polymux.live.runtime import Task, resolve, wait_done
 from polymux.live.session.busy_poll import BusyPollLoop
 from polymux.live.stepping import PlainFuture, SteppedTask, SteppedTimeout
 from polymux.live.transports.opening import accept_transport
@@ -114,7 +114,7 @@ class SteppingRuntime(ABC):
 
     async def checkpoint(self) -> None:
         future = self.create_future()
-        self.call_soon(future.set_result, None)
+        self.call_soon(resolve, future)
         await future
 
     async def wait_shielded(self, tasks: list[Task], /) -> None:

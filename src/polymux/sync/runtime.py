@@ -22,6 +22,7 @@ import os
 import selectors
 import socket
 import threading
+from asyncio import CancelledError  # the exception only
 from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic, sleep
@@ -191,6 +192,7 @@ class ThreadRuntime(SteppingRuntime):
             RuntimeError: This thread is within a call of this runtime that does not wait.
         """
         task: SteppedTask[T] | None = None
+        in_time = True
         try:
             self.check_process()
             deadline = None if timeout is None else monotonic() + timeout
@@ -198,32 +200,34 @@ class ThreadRuntime(SteppingRuntime):
                 self._begin_work()
                 try:
                     task = SteppedTask(self, coroutine)
-                    self._complete(task, timeout, deadline, may_lead)
+                    in_time = self._complete(task, deadline, may_lead)
                 finally:
                     self._busy = False
         except BaseException:
             if task is None:
                 coroutine.close()
             raise
+        if not in_time and task.cancelled():
+            late = f"no result within {timeout:g} s, the call was cancelled"
+            raise TimeoutError(f"{late}; allow more with timeout=...")
         return task.result()
 
     def _complete(
         self,
         task: SteppedTask[Any],
-        timeout: float | None,
         deadline: float | None,
         may_lead: bool,
-    ) -> None:
-        """Run a task until it is done."""
+    ) -> bool:
+        """Run a task until it is done. Return False if it was cancelled at the deadline."""
         task.begin()
         self._settle()
         if task.done():
-            return
+            return True
         try:
             self._wait(task, deadline, may_lead)
-            if not task.done():
-                late = f"no result within {timeout:g} s, the call was cancelled"
-                task.interrupt(TimeoutError(f"{late}; allow more with timeout=..."))
+            in_time = task.done()
+            if not in_time:
+                task.interrupt(CancelledError())
         except BaseException as problem:  # KeyboardInterrupt
             task.interrupt(problem)
             self._settle()
@@ -231,6 +235,7 @@ class ThreadRuntime(SteppingRuntime):
         self._settle()
         if not task.done():  # it cleans up
             self._wait(task, None, may_lead)
+        return in_time
 
     def _begin_work(self) -> None:
         """The lock was taken: raise RuntimeError if this thread had it, and works under it."""

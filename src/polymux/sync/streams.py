@@ -118,16 +118,29 @@ class Stream(handles.StreamHandle):
         """Return a file object, as `socket.makefile` does.
 
         Closing it flushes what was written; the stream stays open.
+
+        Args:
+            mode: What it is for; with `b` it has bytes, else text.
+            buffering: Bytes buffered in each direction; 0, only for bytes: none; -1: the default.
+            encoding, errors, newline: Those of `io.TextIOWrapper`.
+
+        Raises:
+            ValueError: There is no such mode, or a text is not to be buffered.
         """
         if set(mode) - set("rwb") or not set(mode) & set("rw"):
             raise ValueError(f"a mode is r, w or rw, with b for bytes, not {mode!r}")
+        if not buffering and "b" not in mode:
+            raise ValueError("a file of text is buffered: buffering=0 is for bytes")
         raw = StreamFile(self, mode)
-        if "r" in mode and "w" in mode:
-            binary: Any = io.BufferedRWPair(raw, raw, max(1, buffering))
+        size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
+        if not size:
+            binary: Any = raw
+        elif "r" in mode and "w" in mode:
+            binary = io.BufferedRWPair(raw, raw, size)
         elif "r" in mode:
-            binary = raw if not buffering and "b" in mode else io.BufferedReader(raw)
+            binary = io.BufferedReader(raw, size)
         else:
-            binary = raw if not buffering and "b" in mode else io.BufferedWriter(raw)
+            binary = io.BufferedWriter(raw, size)
         return binary if "b" in mode else io.TextIOWrapper(binary, encoding, errors, newline)
 
     def __enter__(self: Self) -> Self:

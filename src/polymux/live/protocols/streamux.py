@@ -21,6 +21,7 @@ from polymux.live.arguments import (
     check_seconds,
     check_stream_window,
 )
+from polymux.live.errors import ClosedHere
 from polymux.live.pending import Pending, pending
 from polymux.live.protocols.streamux_calls import CallHandler, CallTaskRunner
 from polymux.live.protocols.streamux_keepalive import Keepalive
@@ -342,7 +343,7 @@ class StreamuxSession(Session):
         if not self.shutdown.started and self.close_reason is None:
             for stream in list(self.streams.values()):
                 if isinstance(stream, Exchange):
-                    stream.set_error(SessionClosed(f"{self} is closed"))
+                    stream.set_error(ClosedHere(f"{self} is closed"))
                     stream.abort_with_reason("the session is closed")
         await super().close()
 

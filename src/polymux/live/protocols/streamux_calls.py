@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from polymux.core.errors import PolymuxError
+from polymux.live.errors import only_polymux_errors
 from polymux.live.session.stream_tasks import StreamTaskRunner
 from polymux.live.streams.duplex import Stream
 from polymux.live.streams.exchanges import Call
@@ -58,8 +59,11 @@ class CallTaskRunner(StreamTaskRunner):
             await call.close()
         except PolymuxError as problem:
             log.debug("%s: %s", call.session, problem)
-        except Exception:
-            log.exception("%s: the handler of %s failed", call.session, call)
+        except Exception as problem:
+            if only_polymux_errors(problem):
+                log.debug("%s: %s", call.session, problem)
+            else:
+                log.exception("%s: the handler of %s failed", call.session, call)
         finally:
             call.task = None
             self._on_handler_done(call)

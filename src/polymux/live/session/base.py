@@ -23,7 +23,7 @@ from polymux.core.send_scheduler import check_weight
 from polymux.core.side import NEITHER_SIDE
 from polymux.core.streams import ABANDONED, ABORTED, StreamState
 from polymux.live.arguments import check_stream_window, encode_name
-from polymux.live.errors import as_session_closed, copy_of, limit_notice, printable
+from polymux.live.errors import ClosedHere, as_session_closed, copy_of, limit_notice, printable
 from polymux.live.hooks import SessionRecorder
 from polymux.live.runtime import Runtime, resolve
 from polymux.live.session.accept_queue import AcceptQueue
@@ -314,7 +314,7 @@ class SessionBase:
         if self.close_reason is not None:
             raise copy_of(self.close_reason)
         if self.shutdown.started:
-            raise SessionClosed(f"{self} is closed")
+            raise ClosedHere(f"{self} is closed")
 
     def fail(self, problem: PolymuxError) -> None:
         """End the session at once because of `problem`. The first problem becomes `failure`."""

@@ -9,7 +9,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.limits import Timeouts
 from polymux.live.arguments import check_concurrent_handler, encode_name
-from polymux.live.errors import describe_os_error
+from polymux.live.errors import ClosedHere, describe_os_error
 from polymux.live.hooks import SessionMeter
 from polymux.live.peer_identity import PeerIdentity, identity_of
 from polymux.live.pending import pending
@@ -173,7 +173,7 @@ class Session(SessionBase):
             await self.wait_closed()
             return
         for stream in list(self.streams.values()):
-            stream.set_send_error(SessionClosed(f"{self} is closed"))
+            stream.set_send_error(ClosedHere(f"{self} is closed"))
         self.open_waiters.stop()
         await self.shutdown.close()
 
@@ -187,7 +187,7 @@ class Session(SessionBase):
         Args:
             reason: Text of the SessionClosed that waiting calls raise.
         """
-        self.fail(SessionClosed(reason))
+        self.fail(ClosedHere(reason))
 
     async def __aenter__(self) -> "Session":
         return self
@@ -267,7 +267,8 @@ class Session(SessionBase):
             text = f"{text}{'' if complete else ' in the middle of a frame'}{early_end_hint(self)}"
             if not complete and self.failure is None:
                 self.failure = SessionClosed(text)
-            self._end_receiving(SessionClosed(text), can_reply=complete)
+            closed = ClosedHere(text) if self.shutdown.started else SessionClosed(text)
+            self._end_receiving(closed, can_reply=complete)
             self.flush()
         return self.shutdown.on_peer_eof() and self.failure is None
 
@@ -277,8 +278,10 @@ class Session(SessionBase):
             text = f"the connection was lost: {describe_os_error(error)}{hint}"
             self.failure = SessionClosed(text)
             self.close_reason = self.failure
-        text = f"{self} is closed" if self.shutdown.started else "the connection was closed"
-        self._end_receiving(self.failure or self.close_reason or SessionClosed(text))
+        closed = SessionClosed("the connection was closed")
+        if self.shutdown.started:
+            closed = ClosedHere(f"{self} is closed")
+        self._end_receiving(self.failure or self.close_reason or closed)
         self.read_backpressure.stop()
         self._excess_streams.stop()
         self._timeout_monitor.stop()

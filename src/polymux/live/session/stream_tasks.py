@@ -16,7 +16,7 @@ from contextvars import copy_context
 from typing import Any, Protocol
 
 from polymux.core.errors import PolymuxError, SessionClosed
-from polymux.live.errors import copy_of
+from polymux.live.errors import copy_of, only_polymux_errors
 from polymux.live.runtime import Task, wait_done
 from polymux.live.session.accept_queue import AcceptQueue
 from polymux.live.session.component import SessionComponent
@@ -159,8 +159,11 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
             await stream.close()
         except PolymuxError as problem:
             log.debug("%s: %s", stream, problem)
-        except Exception:
-            log.exception("the handler of %s failed", stream)
+        except Exception as problem:
+            if only_polymux_errors(problem):
+                log.debug("%s: %s", stream, problem)
+            else:
+                log.exception("the handler of %s failed", stream)
         finally:
             self._on_handler_done(stream)
 

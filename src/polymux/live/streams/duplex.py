@@ -14,6 +14,7 @@ from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.send_scheduler import check_weight
 from polymux.core.streams import OPEN
 from polymux.live.arguments import check_read_limit
+from polymux.live.errors import AbortedHere
 from polymux.live.streams.base import StreamBase, copied_bytes
 
 BytesLike = bytes | bytearray | memoryview
@@ -184,7 +185,9 @@ class Stream(StreamBase):
         Args:
             text: Reason sent to the peer where the protocol has a field for it (Nerdbank v2, v3).
         """
-        self.abort_with_reason("this side aborted the stream" + (f": {text}" if text else ""), text)
+        reason = "this side aborted the stream" + (f": {text}" if text else "")
+        self.set_error(AbortedHere(f"{self}: {reason}"))
+        self.abort_with_reason(reason, text)
 
     async def close(self) -> None:
         """End this side's half and stop reading.
@@ -194,6 +197,7 @@ class Stream(StreamBase):
         withdrawn.
         """
         if self.session.is_held_back(self):
+            self.set_error(AbortedHere(f"{self}: closed before it was accepted"))
             self.abort_with_reason("closed before it was accepted")
             return
         self._queue_end()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from polymux.core.errors import StreamAborted, StreamEnded, Unsupported
 from polymux.core.streams import OPEN, StreamState
 from polymux.live.arguments import check_read_limit
+from polymux.live.errors import AbortedHere
 from polymux.live.streams.duplex import BytesLike, Stream, copied_bytes
 from polymux.live.streams.fast_paths import message_would_block, pop_message, try_send_message
 from polymux.protocols.omnistreams.payloads import (
@@ -97,6 +98,7 @@ class MessageStream(Stream):
 
         A sender that uses the legacy numbering cannot express a cancel; the peer is not notified.
         """
+        self.set_error(AbortedHere(f"{self}: cancelled by this side"))
         self.abort_with_reason("cancelled by this side")
 
     def abort_with_reason(self, reason: str, text: str = "") -> None:

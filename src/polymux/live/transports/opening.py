@@ -99,7 +99,7 @@ async def accept_transport(
     Args:
         runtime: Where the connection is served.
         make: Makes what handles it, after the handshake.
-        sock: The socket, non-blocking. It is closed if the handshake fails.
+        sock: The socket, non-blocking. It is closed if this fails.
         tls: Context with a certificate; None: no TLS.
         handshake_timeout: Seconds; None: as long as it takes.
 
@@ -112,6 +112,14 @@ async def accept_transport(
         late = None if handshake_timeout is None else runtime.time() + handshake_timeout
         async with runtime.timeout_at(late):
             sock = await begin_tls(runtime, sock, tls, server_side=True)
-    transport = SocketTransport(runtime, sock, make())
-    transport.start()
+    try:
+        transport = SocketTransport(runtime, sock, make())
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        transport.start()
+    except BaseException:  # of a recorder that has no space left, for example
+        transport.abort()
+        raise
     return transport
