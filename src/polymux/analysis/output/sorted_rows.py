@@ -28,7 +28,8 @@ except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
 SESSION: Final = "session_id"
-RUN_BATCH_ROWS: Final = 8192  # rows of a batch in a run; one of each run is held while merging
+RUN_BATCH_ROWS: Final = 8192  # most rows of a batch in a run
+RUN_BATCH_BYTES: Final = 256 << 10  # and bytes; one batch of each run is held while merging
 MIN_SEGMENT_ROWS: Final = 512  # fewer rows of a session in one place are copied, not sliced
 
 Key = tuple[int, str]  # the place of a session, and its id
@@ -137,8 +138,11 @@ class _RunFile:
         # Each batch has dictionaries of its own, which the format of streams allows.
         with pa.ipc.new_stream(self._file, self._schema) as stream:
             for batch in batches:
-                for begin in range(0, batch.num_rows, RUN_BATCH_ROWS):
-                    stream.write_batch(batch.slice(begin, RUN_BATCH_ROWS))
+                compact = without_unused_names(batch)
+                row_bytes = compact.nbytes // compact.num_rows + 1
+                rows = max(1, min(RUN_BATCH_ROWS, RUN_BATCH_BYTES // row_bytes))
+                for begin in range(0, compact.num_rows, rows):
+                    stream.write_batch(without_unused_names(compact.slice(begin, rows)))
         self._file.flush()
 
     def runs(self) -> list[Iterator[pa.RecordBatch]]:
@@ -258,6 +262,21 @@ def _copied_in_order(batches: Sequence[pa.RecordBatch], place_of: PlaceOf) -> pa
         ranks[index] = rank
     keys = make_array(ranks, pa.int32()).take(sessions.indices)
     return batch.take(pc.sort_indices(keys))
+
+
+def without_unused_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with dictionaries of at most as many values as it has rows.
+
+    A batch that was cut from another keeps its dictionaries, and with short sessions that of their
+    ids is as large as the other batch.
+    """
+    columns = [
+        column.dictionary_decode().dictionary_encode()
+        if pa.types.is_dictionary(column.type) and len(column.dictionary) > batch.num_rows
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
