@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,19 @@ def test_writers_that_count_together_have_one_limit(tmp_path: Path) -> None:
     assert 16_000 <= written < size
     for writer in writers:
         writer.discard()
+    os.close(count)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a file in a directory")
+def test_the_common_count_needs_no_space_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # what is full cannot be mapped either
+    count = shared_count_file()
+    uses = [FolderUse(str(tmp_path), count) for _ in range(2)]
+    assert uses[0].current() == 0
+    uses[0].add(5)
+    assert uses[1].current() == 5
     os.close(count)
 
 

@@ -18,7 +18,6 @@ import logging
 import os
 import signal
 import ssl
-import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from polymux.live.errors import describe_os_error
 from polymux.live.log_limiter import LogLimiter
 from polymux.live.one_of import OneOf
 from polymux.live.peer_identity import AllowedPeers, warn_if_open_to_all
+from polymux.live.process_lock import unnamed_file
 from polymux.metrics import Family
 from polymux.metrics.families import JoinedFamilies
 from polymux.record.disk_quota import shared_count_file
@@ -357,6 +357,9 @@ def run_workers(
             summarize(workers.report)
         return workers.code
 
-    with tempfile.TemporaryFile() as lock, queued_output(lock=lock.fileno()):
-        work.line_lock = lock.fileno()
-        return asyncio.run(run())
+    work.line_lock = unnamed_file(0)
+    try:
+        with queued_output(lock=work.line_lock):
+            return asyncio.run(run())
+    finally:
+        os.close(work.line_lock)

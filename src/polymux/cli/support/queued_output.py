@@ -13,7 +13,6 @@ several processes print to the same outputs, each writes its lines alone.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import itertools
 import math
@@ -28,6 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from polymux.cli.support.output import plural
+from polymux.live.process_lock import process_lock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -237,12 +237,8 @@ class QueuedOutput(io.RawIOBase):
         if self._lock is None:
             self._write_all(content)
             return
-        descriptor, number = self._lock
-        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, number)
-        try:
+        with process_lock(*self._lock):
             self._write_all(content)
-        finally:
-            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, number)
 
     def _write_all(self, content: bytes) -> None:
         position = 0
