@@ -78,20 +78,21 @@ class Running:
         self._seen |= set(found)
         return found
 
-    def kill_worker(self, number: int = signal.SIGKILL) -> None:
+    def kill_worker(self, number: int = signal.SIGKILL, victim: int | None = None) -> None:
         """Send a signal to one worker, and wait until there is another one in its place."""
-        victim = self.workers()[0]
+        victim = victim or self.workers()[0]
         count = len(self.workers())
         os.kill(victim, number)
         until(lambda: victim not in self.workers() and len(self.workers()) == count, self.err)
 
     def metrics(self) -> dict[str, float]:
-        """The sums of all samples of each metric, by its name."""
+        """The sums of all samples of each counter, by its name."""
         [url] = re.findall(r"metrics at (\S+)", self.err)
         text = urllib.request.urlopen(url, timeout=30).read().decode()
         return {
             family.name: sum(sample.value for sample in family.samples)
             for family in text_string_to_metric_families(text)
+            if family.type == "counter"
         }
 
     def stop(self, number: int = signal.SIGTERM) -> int:

@@ -8,21 +8,31 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 from tests.cli.conftest import Ran
-from tests.ports import free_port
-from tests.running_command import Running, is_running, until
+from tests.cli.threaded_server import COMMAND
+from tests.running_command import PATIENCE, Running, is_running, until
 
 import polymux
+from polymux.cli.commands import collect
+from polymux.cli.processes.shared_address import bind_shared
+from polymux.cli.processes.supervisor import Work
+from polymux.cli.processes.worker_process import BOOT
+from polymux.cli.support.queued_output import MAX_QUEUED_BYTES
+from polymux.core.limits import Timeouts
 
 Run = Callable[..., Ran]
 HERE = "tcp://127.0.0.1:0"
 TWO = ("--processes", "2")
 ECHO = ("--protocol", "mplex", "--action", "echo")
+PIPE_BYTES = 65536
 ATTEMPTS = 64  # of connecting, until each of two processes has got a connection
 
 
@@ -118,7 +128,7 @@ def test_metrics_are_sums_and_do_not_decrease_when_a_process_is_replaced(
         assert before["polymux_sessions_begun"] == 4
         serving.kill_worker(number)
         after = serving.metrics()
-        assert {name: value for name, value in after.items() if value < before[name]} == {}
+        assert {name for name, value in after.items() if value < before[name]} == set()
         assert after["polymux_sessions_begun"] == 4
         for _ in range(4):
             assert ask_once(serving.url) == b"hello"
@@ -144,6 +154,112 @@ def test_a_signal_ends_all_processes_and_their_sessions_in_good_order(
         assert asyncio.run(stopped_while_open(serving)) == 0
     assert len(audited(audit, "disconnected")) == 8
     assert serving.err.count("1 stream, 5 bytes") == 8
+
+
+@contextlib.contextmanager
+def unread_output(folder: Path) -> Iterator[tuple[psutil.Process, Path, int]]:
+    """A server of two processes that prints what it gets to a pipe that is full: yield its parent,
+    where it listens, and the pipe."""
+    path = folder / "socket"
+    arguments = ("serve", f"unix://{path}", "--protocol", "streamux", *TWO)
+    reader, writer = os.pipe()
+    with subprocess.Popen([*COMMAND, *arguments], stdout=writer, stderr=subprocess.DEVNULL) as made:
+        parent = psutil.Process(made.pid)
+        os.close(writer)
+        try:
+            until(path.exists, "it does not listen")
+            asyncio.run(fill_output(f"unix://{path}"))
+            yield parent, path, reader
+        finally:
+            for process in (made, *parent.children()) if parent.is_running() else ():
+                process.kill()
+            os.close(reader)
+
+
+def read_some(reader: int) -> bytes:
+    return os.read(reader, 4096)
+
+
+async def fill_output(url: str) -> None:
+    """Send more than a pipe and a queue take."""
+    async with polymux.connect(url, protocol="streamux", wait=PATIENCE) as session:
+        for _ in range(4):
+            await session.request(bytes(MAX_QUEUED_BYTES // 2), timeout=60)
+
+
+def test_a_second_signal_ends_no_process_before_it_has_told_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    with unread_output(tmp_path) as (parent, path, reader):
+        workers = parent.children()
+        for _ in range(2 * PIPE_BYTES // 4096):  # it is read again, slowly
+            read_some(reader)
+        parent.terminate()
+        until(lambda: read_some(reader) and not path.exists(), "it has not begun to end")
+        until(lambda: read_some(reader) and len(parent.children()) < 2, "neither has ended")
+        for worker in workers:  # the other one waits until its output is read
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.terminate()
+        while read_some(reader):
+            pass
+        assert parent.wait(PATIENCE) == 5
+
+
+def test_what_is_missing_from_a_process_that_was_stopped_is_in_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    with unread_output(tmp_path) as (parent, *_):
+        before = parent.children()
+        for worker in before:
+            worker.terminate()
+        until(lambda: len(set(parent.children()) - set(before)) == 2, "they are not replaced")
+        parent.terminate()
+        assert parent.wait(PATIENCE) == 5
+
+
+def test_a_process_that_is_stopped_while_it_starts_is_replaced_at_once() -> None:
+    with Running("serve", HERE, *ECHO, *TWO) as serving:
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            known = set(serving.workers())
+            serving.kill_worker(number, max(known))  # the youngest
+        assert ask_once(serving.url) == b"hello"
+        assert serving.stop() == 0
+    assert "tried again" not in serving.err
+
+
+def test_a_process_whose_parent_is_gone_before_it_has_told_what_to_do_ends() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        ran = subprocess.run(
+            [sys.executable, "-c", BOOT, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            capture_output=True, timeout=PATIENCE,
+        )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+def test_an_address_that_is_closed_while_it_is_bound_again_stays_closed() -> None:
+    async def close_meanwhile() -> list[int]:
+        shared = await bind_shared(HERE, 2, 10)
+        shared.release(0)
+        binding = asyncio.create_task(shared.bind_again(0))
+        await asyncio.sleep(0)  # it looks the host up
+        shared.close()
+        await binding
+        return shared.descriptors(0)
+
+    assert asyncio.run(close_meanwhile()) == []
+
+
+def test_the_parent_lets_collectors_take_the_time_that_their_sessions_have(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    works: list[Work] = []
+    monkeypatch.setattr(collect, "run_workers", lambda work, *_: works.append(work) or 0)
+    for grace in (0.0, 7.0):
+        run("collect", "--listen", HERE, "--protocol", "mplex", "--out", "x",
+            "--grace", str(grace), *TWO)  # fmt: skip
+        assert works.pop().grace >= grace + max(1.0, grace) + Timeouts().close
 
 
 def test_no_process_is_left_when_their_parent_is_killed(tmp_path: Path) -> None:
@@ -287,11 +403,11 @@ def test_what_makes_no_sense_is_said_once(
 
 
 def test_an_address_where_another_server_listens_is_refused() -> None:
-    port = free_port()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        taken.bind(("127.0.0.1", port))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
+        port = taken.getsockname()[1]
         running = Running("serve", f"tcp://127.0.0.1:{port}", *ECHO, *TWO)
         assert running.wait() == 2
     assert running.err.count("cannot listen there") == 1

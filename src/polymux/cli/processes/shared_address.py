@@ -54,6 +54,8 @@ class SharedAddress:
         if not self._closed and not self._bound[0 if self.shared else index].sockets:
             one_of = OneOf(index, len(self._bound))
             self._bound[index] = await bind_for(one_of, self.address, self._backlog)
+            if self._closed:  # meanwhile
+                self._bound[index].close()
 
     def close(self) -> None:
         """Close all sockets, and remove the path of a Unix socket. A second call has no effect."""

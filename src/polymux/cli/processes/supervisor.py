@@ -278,14 +278,15 @@ class Supervisor:
         """Decide what the end of a worker means for the command."""
         described = f"process {worker.process.pid} {end_text(worker, code)}"
         if self._ending.is_set():
-            # Without a last message, SIGTERM has stopped it before or after its event loop ran.
-            self.code = self.code or (0 if code == -signal.SIGTERM else exit_code(code))
+            self.code = self.code or exit_code(code)
         elif not worker.is_ready:
             # It has printed the reason, if it says that it has ended.
             self._on_failed_start(slot, exit_code(code), "" if worker.ended else described)
         elif worker.ended is not None and not worker.ended.stopped:
             self._finish(exit_code(code))
         else:
+            if worker.ended is not None:  # something may be missing from what it has written
+                self.code = self.code or code
             self._log_limiter.warn("ended", f"{described} and is started again")
 
     def _on_failed_start(self, slot: Slot, code: int, reason: str) -> None:
