@@ -22,17 +22,23 @@ from tests.running_command import PATIENCE, Running, is_running, until
 
 import polymux
 from polymux.cli.commands import collect
+from polymux.cli.processes.option import divided_limits
+from polymux.cli.processes.report import Report, joined_report
 from polymux.cli.processes.shared_address import bind_shared
 from polymux.cli.processes.supervisor import Work
 from polymux.cli.processes.worker_process import BOOT
 from polymux.cli.support.queued_output import MAX_QUEUED_BYTES
-from polymux.core.limits import Timeouts
+from polymux.core.limits import Limits, Timeouts
+from polymux.live.one_of import OneOf
+from polymux.metrics import Family
+from polymux.metrics.families import COUNTER, GAUGE, JoinedFamilies
 
 Run = Callable[..., Ran]
 HERE = "tcp://127.0.0.1:0"
 TWO = ("--processes", "2")
 ECHO = ("--protocol", "mplex", "--action", "echo")
 PIPE_BYTES = 65536
+MIB = 1024 * 1024
 ATTEMPTS = 64  # of connecting, until each of two processes has got a connection
 
 
@@ -238,6 +244,32 @@ def test_a_process_whose_parent_is_gone_before_it_has_told_what_to_do_ends() -> 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
+def test_every_limit_of_a_server_is_divided() -> None:
+    limits = Limits(max_sessions=10, max_half_open=7, server_buffer_bytes=100 * MIB)
+    parts = [divided_limits(limits, OneOf(index, 3), 5) for index in range(3)]
+    assert sum(part.max_sessions for part in parts) == 10
+    assert sum(part.max_half_open for part in parts) == 7
+    assert sum(part.server_buffer_bytes for part in parts) == 100 * MIB
+    assert sum(part.max_sessions_per_address for part in parts) == 5
+    usual = [divided_limits(limits, OneOf(index, 3), None) for index in range(3)]
+    assert [part.max_sessions_per_address for part in usual] == [3, 3, 3]  # of 4, 3 and 3
+    assert divided_limits(limits, OneOf(0, 3), 0).max_sessions_per_address == 0  # no limit
+
+
+def test_what_an_ended_process_has_counted_is_kept_and_what_it_had_open_is_not() -> None:
+    former = Report({"sessions": 3}, {"open": 2}, {"lag": 0.5}).at_end()
+    running = Report({"sessions": 1}, {"open": 1}, {"lag": 0.1})
+    assert joined_report([former, running]) == Report({"sessions": 4}, {"open": 1}, {"lag": 0.1})
+    families = JoinedFamilies()
+    families.keep([family("begun", COUNTER, 3), family("open", GAUGE, 2)])
+    total = families.total([[family("begun", COUNTER, 1), family("open", GAUGE, 1)]])
+    assert {each.name: each.values for each in total} == {"begun": {(): 4}, "open": {(): 1}}
+
+
+def family(name: str, kind: str, value: int) -> Family:
+    return Family(name, kind, "", (), {(): value})
+
+
 def test_an_address_that_is_closed_while_it_is_bound_again_stays_closed() -> None:
     async def close_meanwhile() -> list[int]:
         shared = await bind_shared(HERE, 2, 10)
@@ -341,6 +373,25 @@ def test_long_lines_of_several_processes_are_not_mixed() -> None:
         assert serving.stop() == 0
     lines = [json.loads(line) for line in serving.out.splitlines()]
     assert sum(line["bytes"] for line in lines) == 8 * 10 * 20_000
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_closed_standard_streams_are_not_taken_for_anything_else(
+    processes: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    arguments = ("serve", f"unix://{path}", *ECHO, "-v", "--processes", processes)
+    with subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *COMMAND, *arguments]
+    ) as process:
+        try:
+            until(path.exists, "it does not listen")
+            for _ in range(4):
+                assert ask_once(f"unix://{path}") == b"hello"
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
 
 
 def test_a_token_that_is_read_from_a_pipe_is_known_to_all_processes(tmp_path: Path) -> None:
