@@ -244,6 +244,25 @@ def test_a_process_whose_parent_is_gone_before_it_has_told_what_to_do_ends() -> 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
+def test_a_process_gets_no_connections_before_it_has_started_again() -> None:
+    async def served_by_the_other() -> int:
+        shared = await bind_shared(HERE, 2, 10 * ATTEMPTS)
+        shared.release(0)
+        await shared.bind_again(0)
+        [descriptor] = shared.descriptors(1)
+        with contextlib.ExitStack() as stack, socket.socket(fileno=os.dup(descriptor)) as other:
+            other.settimeout(0)
+            for _ in range(ATTEMPTS):
+                address = shared.address.host, shared.address.port
+                stack.enter_context(socket.create_connection(address))
+            for _ in range(ATTEMPTS):
+                stack.enter_context(other.accept()[0])
+            shared.close()
+        return ATTEMPTS
+
+    assert asyncio.run(served_by_the_other()) == ATTEMPTS
+
+
 def test_every_limit_of_a_server_is_divided() -> None:
     limits = Limits(max_sessions=10, max_half_open=7, server_buffer_bytes=100 * MIB)
     parts = [divided_limits(limits, OneOf(index, 3), 5) for index in range(3)]
@@ -311,28 +330,18 @@ def test_no_process_is_left_when_their_parent_is_killed(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_started_again_leaves_its_connections_to_the_others(
     tmp_path: Path,
 ) -> None:
-    profile = tmp_path / "profile.toml"
-    text = "[stream.1]\nitem = 1\n[stream.2]\nitem = 1\n"
-    profile.write_text(text)
-    protocol = f"minmux:profile={profile}"
-
-    async def ask_items(url: str) -> bytes:
-        async with polymux.connect(url, protocol=protocol) as session:
-            assert isinstance(session, polymux.MinmuxSession)
-            sender, back = session.sender(1), session.receiver(2)
-            await sender.send(b"items")
-            await sender.end()
-            return b"".join([items async for items in back])
-
-    with Running("serve", HERE, "--protocol", protocol, "--action", "echo", *TWO) as serving:
-        assert asyncio.run(ask_items(serving.url)) == b"items"
-        profile.write_text("no profile")
+    audit = tmp_path / "audit"
+    with Running("serve", HERE, *ECHO, *TWO, "--audit", str(audit)) as serving:
+        audit.unlink()
+        audit.mkdir()  # it cannot be opened
         os.kill(serving.workers_at_start[0], signal.SIGKILL)
         until(lambda: "its start is tried again" in serving.err, serving.err)
-        profile.write_text(text)  # for the client, and for the next attempt
+        for _ in range(ATTEMPTS):
+            assert ask_once(serving.url) == b"hello"
+        audit.rmdir()
+        until(lambda: audit.exists() and len(serving.workers()) == 2, serving.err)
         for _ in range(8):
-            assert asyncio.run(ask_items(serving.url)) == b"items"
-        until(lambda: len(serving.workers()) == 2, serving.err)
+            assert ask_once(serving.url) == b"hello"
         assert serving.stop() == 0
 
 

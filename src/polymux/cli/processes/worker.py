@@ -155,12 +155,12 @@ def encoded(message: object) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def inherited_sockets(descriptors: list[int], shared: bool) -> Inherited:
+def inherited_sockets(descriptors: list[int], shared: bool, backlog: int) -> Inherited:
     """The listening sockets of one URL."""
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     for listening in sockets:
         listening.setblocking(False)
-    return Inherited(sockets, shared)
+    return Inherited(sockets, shared, backlog)
 
 
 def main(link: socket.socket, setup: dict[str, Any], arguments: list[str]) -> None:
@@ -180,7 +180,7 @@ def main(link: socket.socket, setup: dict[str, Any], arguments: list[str]) -> No
     member = Member(
         OneOf(setup["index"], setup["count"]),
         parent,
-        tuple(inherited_sockets(fds, shared) for fds, shared in setup["listening"]),
+        tuple(inherited_sockets(*each) for each in setup["listening"]),
         None if token is None else bytes.fromhex(token),
         setup["disk_count"],
         setup["line_lock"],

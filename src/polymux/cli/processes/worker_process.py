@@ -145,9 +145,12 @@ async def start_worker(one_of: OneOf, goods: Goods) -> WorkerProcess:
     Raises:
         OSError: The process cannot be started.
     """
-    listening = [(each.descriptors(one_of.index), each.shared) for each in goods.addresses]
+    index = one_of.index
+    listening = [
+        (each.descriptors(index), each.shared, each.backlog(index)) for each in goods.addresses
+    ]
     passed = [goods.disk_count, goods.line_lock]
-    for descriptors, _ in listening:
+    for descriptors, *_ in listening:
         passed += descriptors
     own, theirs = socket.socketpair()
     with theirs:
@@ -165,7 +168,7 @@ async def start_worker(one_of: OneOf, goods: Goods) -> WorkerProcess:
     reader, writer = await asyncio.open_unix_connection(sock=own, limit=MAX_MESSAGE_BYTES)
     setup = {
         "path": [str(entry) for entry in sys.path],
-        "index": one_of.index,
+        "index": index,
         "count": one_of.count,
         "descriptors": passed,
         "listening": listening,
