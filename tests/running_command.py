@@ -45,6 +45,7 @@ class Running:
             [*COMMAND, *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=pass_fds,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as in nohup
         )  # fmt: skip
         self.parent = psutil.Process(self.process.pid)
         self._out: list[bytes] = []
