@@ -263,3 +263,40 @@ def test_processes_that_wait_for_each_others_outputs_lose_no_line() -> None:
     assert [process.returncode for process in processes] == [0, 0]
     long = b"x" * 200_000 + b"\n"
     assert done == [(long, b"a line\n"), (b"a line\n", long)]
+
+
+# Prints one long line.
+LONG = """
+import sys
+from polymux.cli.support.queued_output import queued_output
+with queued_output(lock=int(sys.argv[1])):
+    print(sys.argv[2] * 200_000)
+    print("printed", file=sys.stderr)
+    sys.stdin.read()
+"""
+
+
+def test_each_of_several_processes_writes_its_line_alone_to_an_output_that_is_full() -> None:
+    lock = unnamed_file(0)
+    reader, writer = os.pipe()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LONG, str(lock), letter], pass_fds=[lock],
+            stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE,
+        )
+        for letter in "ab"
+    ]  # fmt: skip
+    os.close(lock)
+    os.close(writer)
+    for process in processes:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"printed\n"
+    time.sleep(0.2)  # until both would write
+    received = b""
+    while received.count(b"\n") < 2:
+        received += os.read(reader, 65536)
+    os.close(reader)
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert sorted(received.splitlines()) == [b"a" * 200_000, b"b" * 200_000]

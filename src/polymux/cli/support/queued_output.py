@@ -37,6 +37,7 @@ WRITE_BYTES = 4096  # a pipe takes as much at once, or nothing
 STUCK_SECONDS = 2.0  # without progress: the reader has stopped
 INTERRUPTED_SECONDS = 0.2  # of waiting for the reader after Ctrl-C
 ROOM_POLL_SECONDS = 0.005
+LINE_END_SECONDS = 0.05  # for the end of a line to follow its text
 
 
 class QueuedOutput(io.RawIOBase):
@@ -205,7 +206,7 @@ class QueuedOutput(io.RawIOBase):
                     self._changed.wait()
                 if self._closing:
                     return
-                _, content = self._queue[0]
+                content = self._joined_line()
             try:
                 self._write_alone(content)
             except OSError as problem:
@@ -224,6 +225,25 @@ class QueuedOutput(io.RawIOBase):
                 notice = self.drop_notice()
                 if notice:
                     self._notices.write(notice.encode())
+
+    def _joined_line(self) -> bytes:
+        """Return what is written next, which stays in the queue; called with the lock held.
+
+        Where other processes print too, it ends a line if possible: print() writes the end of a
+        long line by itself, and another process could write before it.
+        """
+        number, content = self._queue[0]
+        deadline = time.monotonic() + LINE_END_SECONDS
+        while self._lock is not None and not (self._closing or content.endswith(b"\n")):
+            if len(self._queue) > 1:
+                self._queue.popleft()
+                content += self._queue[0][1]
+                self._queue[0] = number, content
+            elif (seconds := deadline - time.monotonic()) > 0:
+                self._changed.wait(seconds)
+            else:
+                break
+        return content
 
     def _is_next(self) -> bool:
         """Whether the output beside this one has nothing to write before it."""
