@@ -33,6 +33,8 @@ class Running:
     Args:
         arguments: Of `polymux`.
         pass_fds: Descriptors that it inherits.
+        patched: A name of the module `supervisor` and the value that it has in the parent, such as
+            `END_SECONDS = 1`.
 
     Attributes:
         url: Where it says that it listens.
@@ -40,9 +42,11 @@ class Running:
         workers_at_start: The process ids of the first workers.
     """
 
-    def __init__(self, *arguments: str, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(self, *arguments: str, pass_fds: Sequence[int] = (), patched: str = "") -> None:
+        before = f"import polymux.cli.processes.supervisor as s; s.{patched}; " if patched else ""
+        *start, code = COMMAND
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*start, before + code, *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=pass_fds,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as in nohup

@@ -306,7 +306,12 @@ def test_the_parent_lets_collectors_take_the_time_that_their_sessions_have(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     works: list[Work] = []
-    monkeypatch.setattr(collect, "run_workers", lambda work, *_: works.append(work) or 0)
+
+    def run_no_workers(work: Work, *_: object) -> int:
+        works.append(work)
+        return 0
+
+    monkeypatch.setattr(collect, "run_workers", run_no_workers)
     for grace in (0.0, 7.0):
         run("collect", "--listen", HERE, "--protocol", "mplex", "--out", "x",
             "--grace", str(grace), *TWO)  # fmt: skip
@@ -342,6 +347,37 @@ def test_a_process_that_cannot_be_started_again_leaves_its_connections_to_the_ot
         until(lambda: audit.exists() and len(serving.workers()) == 2, serving.err)
         for _ in range(8):
             assert ask_once(serving.url) == b"hello"
+        assert serving.stop() == 0
+
+
+def test_when_no_process_can_be_started_any_more_the_command_ends(tmp_path: Path) -> None:
+    audit = tmp_path / "audit"
+    with Running(
+        "serve", HERE, *ECHO, *TWO, "--audit", str(audit), patched="RESTART_SECONDS = 0.01"
+    ) as serving:
+        audit.unlink()
+        audit.mkdir()  # it cannot be opened
+        for worker in serving.workers_at_start:
+            os.kill(worker, signal.SIGKILL)
+        assert serving.wait() == 5
+
+
+def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    out = str(tmp_path / "day.pcapng")
+    with Running("record", HERE, HERE, "-o", out, *TWO, patched="END_SECONDS = 0.1") as recording:
+        os.kill(recording.workers_at_start[0], signal.SIGSTOP)
+        assert recording.stop() == 5
+    assert recording.err.count("has not ended in 2.1 s: killed") == 1
+
+
+def test_metrics_do_not_wait_for_a_process_that_does_not_answer() -> None:
+    with Running("serve", HERE, *ECHO, *TWO, "--metrics", "127.0.0.1:0") as serving:
+        for _ in range(4):
+            ask_once(serving.url)
+        assert serving.metrics()["polymux_sessions_begun"] == 4
+        os.kill(serving.workers_at_start[0], signal.SIGSTOP)
+        assert serving.metrics()["polymux_sessions_begun"] == 4  # its last figures count
+        os.kill(serving.workers_at_start[0], signal.SIGCONT)
         assert serving.stop() == 0
 
 
