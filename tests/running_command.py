@@ -33,6 +33,8 @@ class Running:
     Args:
         arguments: Of `polymux`.
         pass_fds: Descriptors that it inherits.
+        patched: A name of the module `supervisor` and the value that it has in the parent, such as
+            `END_SECONDS = 1`.
 
     Attributes:
         url: Where it says that it listens.
@@ -40,11 +42,14 @@ class Running:
         workers_at_start: The process ids of the first workers.
     """
 
-    def __init__(self, *arguments: str, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(self, *arguments: str, pass_fds: Sequence[int] = (), patched: str = "") -> None:
+        before = f"import polymux.cli.processes.supervisor as s; s.{patched}; " if patched else ""
+        *start, code = COMMAND
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*start, before + code, *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=pass_fds,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as in nohup
         )  # fmt: skip
         self.parent = psutil.Process(self.process.pid)
         self._out: list[bytes] = []
@@ -78,20 +83,21 @@ class Running:
         self._seen |= set(found)
         return found
 
-    def kill_worker(self, number: int = signal.SIGKILL) -> None:
+    def kill_worker(self, number: int = signal.SIGKILL, victim: int | None = None) -> None:
         """Send a signal to one worker, and wait until there is another one in its place."""
-        victim = self.workers()[0]
+        victim = victim or self.workers()[0]
         count = len(self.workers())
         os.kill(victim, number)
         until(lambda: victim not in self.workers() and len(self.workers()) == count, self.err)
 
     def metrics(self) -> dict[str, float]:
-        """The sums of all samples of each metric, by its name."""
+        """The sums of all samples of each counter, by its name."""
         [url] = re.findall(r"metrics at (\S+)", self.err)
         text = urllib.request.urlopen(url, timeout=30).read().decode()
         return {
             family.name: sum(sample.value for sample in family.samples)
             for family in text_string_to_metric_families(text)
+            if family.type == "counter"
         }
 
     def stop(self, number: int = signal.SIGTERM) -> int:

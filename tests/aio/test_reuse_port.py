@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from pathlib import Path
@@ -89,3 +90,27 @@ async def test_a_server_accepts_from_inherited_sockets_and_leaves_their_path(
         assert await exchange(session, "x", b"hello") == b"hello"
     assert path.exists()
     bound.close()
+
+
+async def test_servers_at_one_socket_take_turns_in_a_burst(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path / 'socket'}"
+    count = 20
+    limits = Limits()
+    with socket.socket(socket.AF_UNIX) as bound, contextlib.ExitStack() as clients:
+        bound.bind(str(tmp_path / "socket"))
+        bound.listen(count)
+        bound.setblocking(False)
+        for _ in range(count):
+            clients.enter_context(socket.socket(socket.AF_UNIX)).connect(bound.getsockname())
+        servers = [
+            await serve_within(
+                server_bounds(limits, "mplex", None), echo, url, "mplex", limits=limits,
+                timeouts=None, tls=None, inherited=Inherited([bound.dup()], shared=True),
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        async with servers[0], servers[1]:
+            async with asyncio.timeout(60):
+                while sum(len(server.sessions) for server in servers) < count:
+                    await asyncio.sleep(0)
+            assert min(len(server.sessions) for server in servers) >= count // 4

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 
 import polymux
 from polymux.cli.support.queued_output import MAX_QUEUED_BYTES, QueuedOutput
+from polymux.live.process_lock import unnamed_file
 
 # With less patience than usual, so that the tests take less time.
 CODE = (
@@ -221,3 +224,79 @@ def test_lines_of_both_outputs_of_a_terminal_come_in_the_order_they_were_printed
         [sys.executable, "-c", BOTH], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100
     )
     assert done.stdout.decode().splitlines() == [str(number) for number in range(2000)]
+
+
+# Fills one output, and prints to the other one when it is told to.
+CROSSED = """
+import sys
+from polymux.cli.support.queued_output import queued_output
+with queued_output(lock=int(sys.argv[1])):
+    getattr(sys, sys.argv[2]).write("x" * 200_000 + "\\n")
+    sys.stdin.readline()
+    getattr(sys, sys.argv[3]).write("a line\\n")
+    sys.stdin.readline()
+"""
+
+
+def test_processes_that_wait_for_each_others_outputs_lose_no_line() -> None:
+    """Each has one output that is not read, and waits for the other one to write to the other."""
+    lock = unnamed_file(0)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CROSSED, str(lock), *outputs], pass_fds=[lock],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for outputs in (("stdout", "stderr"), ("stderr", "stdout"))
+    ]  # fmt: skip
+    os.close(lock)
+    stuck = [processes[0].stdout, processes[1].stderr]
+    for pipe_end in stuck:
+        assert pipe_end is not None
+        assert select.select([pipe_end], [], [], 60)[0]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"now\n")
+        process.stdin.flush()
+        time.sleep(0.2)  # the second one would close the circle
+    with ThreadPoolExecutor(2) as readers:  # both at once
+        done = list(readers.map(lambda process: process.communicate(timeout=60), processes))
+    assert [process.returncode for process in processes] == [0, 0]
+    long = b"x" * 200_000 + b"\n"
+    assert done == [(long, b"a line\n"), (b"a line\n", long)]
+
+
+# Prints one long line.
+LONG = """
+import sys
+from polymux.cli.support.queued_output import queued_output
+with queued_output(lock=int(sys.argv[1])):
+    print(sys.argv[2] * 200_000)
+    print("printed", file=sys.stderr)
+    sys.stdin.read()
+"""
+
+
+def test_each_of_several_processes_writes_its_line_alone_to_an_output_that_is_full() -> None:
+    lock = unnamed_file(0)
+    reader, writer = os.pipe()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LONG, str(lock), letter], pass_fds=[lock],
+            stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE,
+        )
+        for letter in "ab"
+    ]  # fmt: skip
+    os.close(lock)
+    os.close(writer)
+    for process in processes:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"printed\n"
+    time.sleep(0.2)  # until both would write
+    received = b""
+    while received.count(b"\n") < 2:
+        received += os.read(reader, 65536)
+    os.close(reader)
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert sorted(received.splitlines()) == [b"a" * 200_000, b"b" * 200_000]

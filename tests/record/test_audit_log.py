@@ -124,6 +124,25 @@ def test_a_disk_that_fails_holds_up_nothing(
     ]
 
 
+def test_a_line_that_the_disk_takes_in_part_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    write = os.write
+    with AuditLog(path) as audit:
+        audit.refused("first", "x")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]))
+            audit.refused("second", "x")
+        assert audit.suppressed == 1
+        audit.refused("third", "x")
+    assert [event.get("peer", event["event"]) for event in events(path)] == [
+        "first",
+        "suppressed",
+        "third",
+    ]
+
+
 def test_a_link_or_a_folder_is_no_audit_log(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for name in ("link", ".", "missing/audit"):

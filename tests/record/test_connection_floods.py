@@ -114,11 +114,14 @@ async def hear_credit(sock: socket.socket, streams: int) -> None:
             heard += len(data)
 
 
-async def test_the_buffer_of_a_collector_bounds_streams_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("buffer", [("2M",), ("4M", "--processes", "2")])
+async def test_the_buffer_of_a_collector_bounds_streams_too(
+    buffer: tuple[str, ...], tmp_path: Path
+) -> None:
     """Sessions above their share end with the limit's name; the others go on."""
     data = b"".join(words.promise(2 * number + 1, 1) for number in range(1000))
     arguments = ("collect", "--listen", "tcp://127.0.0.1:0", "--protocol", "minmux",
-                 "--buffer", "2M", "--pause", "0.3")  # fmt: skip
+                 "--pause", "0.3", "--buffer", *buffer)  # fmt: skip
     async with Command(*arguments, "--out", str(tmp_path / "out"), ready="listening") as command:
         async with flooded(port_of(command), 6, data):
             await command.said("too many streams at once: limit server_buffer_bytes=2097152")
@@ -194,7 +197,63 @@ async def test_unfinished_tls_handshakes_are_bounded(tmp_path: Path) -> None:
         assert await command.stop() == 0
 
 
+async def test_silent_tls_connections_cost_little(tmp_path: Path) -> None:
+    """A handshake, with its buffers, begins with the first byte."""
+    authority = Authority(tmp_path / "authority")
+    count = 100  # fewer than may be half-open
+    arguments = ("serve", "tls://localhost:0", "--protocol", "streamux", "--action", "echo",
+                 "--cert", authority.cert, "--key", authority.key)  # fmt: skip
+    trusting = ssl.create_default_context(cafile=authority.ca)
+    async with Command(*arguments, ready="listening") as command:
+        url = f"tls://localhost:{port_of(command)}"
+        await honest_reply(url, trusting)
+        before, descriptors = memory_of(command), descriptors_of(command)
+        async with flooded(port_of(command), count):
+            await until(lambda: descriptors_of(command) >= descriptors + count)
+            await honest_reply(url, trusting)
+            each = (memory_of(command) - before) / count
+        print(f"R27 tls: {count} silent connections, {each / KIB:.1f} KiB each")
+        assert each <= 32 * KIB
+        assert await command.stop() == 0
+
+
+def descriptors_of(command: Command) -> int:
+    return int(psutil.Process(command.process.pid).num_fds())
+
+
 # No descriptors
+
+
+async def test_at_the_limit_of_descriptors_a_recorder_forwards_what_it_accepts(
+    tmp_path: Path,
+) -> None:
+    """Each connection takes two descriptors."""
+    few = ("sh", "-c", 'ulimit -n 128 && exec "$0" "$@"')
+    async with (
+        polymux.serve(
+            lambda session: session.serve_streams(read_to_end), "tcp://127.0.0.1:0",
+            protocol="mplex",
+        ) as server,
+        Command("record", "tcp://127.0.0.1:0", server.url, "-o", str(tmp_path / "talk.pcapng"),
+                ready="listening", before=few) as command,
+    ):  # fmt: skip
+        async with flooded(port_of(command), 200, words.mplex(0, words.NEW)):
+            await command.said("no connections are accepted until descriptors are free")
+            await until(lambda: len(server.sessions) > 30)
+        async with asyncio.timeout(60):
+            async with polymux.connect(command_url(command), protocol="mplex") as newcomer:
+                await confirmed(newcomer)
+        assert await command.stop() == 0, command.text
+    assert " 0 not forwarded" in command.text
+
+
+async def read_to_end(stream: polymux.Stream) -> None:
+    await stream.receive_all()
+    await stream.end()
+
+
+def command_url(command: Command) -> str:
+    return f"tcp://127.0.0.1:{port_of(command)}"
 
 
 async def test_at_the_limit_of_descriptors_a_collector_stays_durable(tmp_path: Path) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ import polymux
 from polymux.capture import RotatingWriter, TcpConnectionWriter
 from polymux.capture.pcapng.writer import DiskFull
 from polymux.capture.synthesis.packet_builder import PacketBurst
+from polymux.cli.support.peer_io import open_audit_log
 from polymux.live.one_of import OneOf
 from polymux.record import AuditLog, recover_partial_captures
 from polymux.record.disk_quota import FolderUse, QuotaWriter, shared_count_file
@@ -112,6 +117,16 @@ def test_several_writers_of_one_audit_log_lose_no_line_and_keep_to_its_bound(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
 
 
+def test_processes_divide_the_rate_of_an_audit_log(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with open_audit_log(str(path), OneOf(0, 4)) as audit:
+        assert audit is not None
+        for number in range(1000):
+            audit.refused(f"192.0.2.1:{number}", "x")
+        assert audit.suppressed > 300
+    assert 500 <= len(events(path)) < 700  # a quarter of what one process may write at once
+
+
 def test_an_audit_log_that_another_program_has_renamed_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as audit:
@@ -120,6 +135,78 @@ def test_an_audit_log_that_another_program_has_renamed_is_begun_again(tmp_path: 
         audit.refused("second", "x")
     assert [event["peer"] for event in events(tmp_path / "old")] == ["first"]
     assert [event["peer"] for event in events(path)] == ["second"]
+
+
+def test_of_several_writers_the_one_that_makes_room_keeps_to_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    one, other = AuditLog(path, max_bytes=300), AuditLog(path, max_bytes=300)
+    write = os.write
+    with ThreadPoolExecutor(1) as worker:
+        second: list[Future[None]] = []
+
+        def write_late(descriptor: int, line: bytes) -> int:
+            """The other one has time to write as well, after the size was looked at."""
+            if not second:
+                second.append(worker.submit(other.refused, "other", "y" * 120))
+                wait(second, 0.3)
+            return write(descriptor, line)
+
+        monkeypatch.setattr(os, "write", write_late)
+        one.refused("one", "x" * 120)
+        second[0].result(60)
+    assert [event["peer"] for event in events(tmp_path / "audit.jsonl.1")] == ["one"]
+    assert [event["peer"] for event in events(path)] == ["other"]
+    one.close()
+    other.close()
+
+
+# Holds the lock of the common count until its input ends.
+HOLDING = """
+import sys
+from polymux.record.disk_quota import FolderUse
+with FolderUse(".", int(sys.argv[1])).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_no_process_looks_at_the_common_count_while_another_one_writes(tmp_path: Path) -> None:
+    count = shared_count_file()
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDING, str(count)],
+            pass_fds=[count], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as other,
+        RotatingWriter(tmp_path / "x.pcapng", numbered=True, sync="none") as writer,
+        ThreadPoolExecutor(1) as worker,
+    ):  # fmt: skip
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        quota = QuotaWriter(writer, FolderUse(str(tmp_path), count), 20_000)
+        peers = ("192.0.2.1", 4000), ("198.51.100.2", 9000)
+        writing = worker.submit(TcpConnectionWriter, Sink(quota), *peers, 1)
+        assert wait([writing], 0.3).not_done
+        other.stdin.close()
+        writing.result(60)
+        assert writer.packets
+    os.close(count)
+
+
+def test_what_the_disk_has_no_space_for_does_not_count(tmp_path: Path) -> None:
+    class Full(RotatingWriter):
+        def offer_burst(self, burst: PacketBurst) -> None:
+            raise DiskFull("no space")
+
+    use = FolderUse(str(tmp_path))
+    with Full(tmp_path / "x.pcapng", sync="none") as writer:
+        before = use.current()
+        sink = Sink(QuotaWriter(writer, use, 20_000))
+        with pytest.raises(DiskFull):
+            TcpConnectionWriter(sink, ("192.0.2.1", 4000), ("198.51.100.2", 9000), 1)
+        assert use.current() == before
 
 
 class Sink:
@@ -158,6 +245,19 @@ def test_writers_that_count_together_have_one_limit(tmp_path: Path) -> None:
     assert 16_000 <= written < size
     for writer in writers:
         writer.discard()
+    os.close(count)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a file in a directory")
+def test_the_common_count_needs_no_space_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # what is full cannot be mapped either
+    count = shared_count_file()
+    uses = [FolderUse(str(tmp_path), count) for _ in range(2)]
+    assert uses[0].current() == 0
+    uses[0].add(5)
+    assert uses[1].current() == 5
     os.close(count)
 
 

@@ -112,6 +112,7 @@ def main(member: object = None) -> None:
         member: The `cli.processes.member.Member` that this process is, if a command has started it
             as one of several.
     """
+    open_closed_streams()
     try:
         sys.exit(cli(standalone_mode=False, obj=member))
     except (click.exceptions.Abort, Interrupted, KeyboardInterrupt):
@@ -142,6 +143,18 @@ def main(member: object = None) -> None:
 
         click.echo(escape_hidden(f"polymux: {problem}"), err=True)
         sys.exit(exit_code_for(problem))
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed, at the null device.
+
+    Otherwise what is opened next, such as a connection, takes their descriptors.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115  # open as long as the process
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def discard_output() -> None:

@@ -93,10 +93,13 @@ class Inherited:
     Attributes:
         sockets: Those of one address. The listener closes them.
         shared: Whether other processes accept from these sockets too.
+        backlog: 0 if the sockets listen already. Otherwise they may be bound only, and the listener
+            makes them listen with this backlog: until then the kernel gives them no connections.
     """
 
     sockets: Sequence[socket.socket]
     shared: bool
+    backlog: int = 0
 
 
 class BoundSockets:
@@ -423,6 +426,9 @@ async def open_listener(
         bound = await bind_sockets(address, backlog, reuse_port, loop=loop)
     else:
         sockets = list(inherited.sockets)
+        if inherited.backlog:
+            for listening in sockets:
+                listening.listen(inherited.backlog)
         bound = BoundSockets(sockets, with_bound_port(address, sockets))
     listener = Listener(
         bound, factory, gate, tls, handshake_timeout, on_refused,
@@ -436,6 +442,8 @@ async def bind_sockets(
     address: Address, backlog: int, reuse_port: bool = False, *, loop: ListenerLoop
 ) -> BoundSockets:
     """Bind sockets that listen at an address, without accepting. As for `open_listener`.
+
+    Those of a TCP address are only bound, and do not listen, with a backlog of 0.
 
     Raises:
         OSError: The address cannot be listened on.
@@ -461,6 +469,7 @@ async def bind_tcp_sockets(
     """Return sockets that listen at every address of a host, on the same port.
 
     Args:
+        backlog: As for `open_listener`; 0: they do not listen yet.
         reuse_port: Set SO_REUSEPORT: other sockets of this user that have it too can be bound to
             the same port.
 
@@ -486,7 +495,8 @@ async def bind_tcp_sockets(
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             chosen = sockets[0].getsockname()[1] if port == 0 and len(sockets) > 1 else where[1]
             bound.bind((where[0], chosen, *where[2:]))
-            bound.listen(backlog)
+            if backlog:
+                bound.listen(backlog)
     except BaseException:
         for bound in sockets:
             bound.close()

@@ -10,6 +10,7 @@ file still has its name: another process, or a program that rotates logs, may ha
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -169,8 +170,10 @@ class AuditLog:
     def _append(self, line: bytes) -> bool:
         """Append a line. Return whether it could be written."""
         try:
-            self._lock_with_room(len(line))
-            os.write(self._descriptor, line)
+            used = self._lock_with_room(len(line))
+            if os.write(self._descriptor, line) < len(line):
+                os.ftruncate(self._descriptor, used)  # the next event begins a line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as problem:
             if not self._failed:
                 log.warning("%s: events are missing: %s", self.path, problem.strerror)
@@ -181,8 +184,11 @@ class AuditLog:
         self._failed = False
         return True
 
-    def _lock_with_room(self, size: int) -> None:
+    def _lock_with_room(self, size: int) -> int:
         """Lock the file that has the name now, after renaming one without room for so many bytes.
+
+        Returns:
+            The bytes of the file.
 
         Raises:
             OSError: It cannot be renamed, or opened.
@@ -196,7 +202,7 @@ class AuditLog:
                 continue
             used = os.fstat(self._descriptor).st_size
             if not used or used + size <= self._max_bytes:
-                return
+                return used
             os.replace(self.path, self.path + OLD_SUFFIX)
 
     def close(self) -> None:

@@ -11,17 +11,16 @@ are written.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import DiskFull
 from polymux.capture.synthesis.packet_builder import PacketBurst
+from polymux.live.process_lock import process_lock, unnamed_file
 
 RECOUNT_SECONDS = 1.0  # how often the files are counted again while packets are written
 COUNT_LAYOUT = struct.Struct("=qd")  # the bytes, and when they were counted
@@ -48,11 +47,8 @@ class FolderUse:
         if self._descriptor is None:
             yield
             return
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-        try:
+        with process_lock(self._descriptor):
             yield
-        finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def current(self) -> int:
         """Return the bytes. The files are counted if that was not done for RECOUNT_SECONDS."""
@@ -75,9 +71,7 @@ def shared_count_file() -> int:
     Raises:
         OSError: It cannot be created.
     """
-    with tempfile.TemporaryFile() as file:
-        file.truncate(COUNT_LAYOUT.size)
-        return os.dup(file.fileno())
+    return unnamed_file(COUNT_LAYOUT.size)
 
 
 class QuotaWriter:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 from tests.aio.session_helpers import echo, exchange
 
 import polymux
+from polymux.live.listener import answers, bind_unix_socket
 
 
 async def test_a_second_server_does_not_take_the_path_of_a_live_one(tmp_path: Path) -> None:
@@ -45,3 +48,29 @@ async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(polymux.Unreachable):
         await polymux.serve(echo, f"unix://{tmp_path}/s", protocol="mplex")
     assert (tmp_path / "s").read_text() == "precious"
+
+
+def test_of_two_servers_that_find_a_dead_one_at_once_one_takes_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    unlink = os.unlink
+    with ThreadPoolExecutor(1) as other:
+        second: list[Future[socket.socket]] = []
+
+        def unlink_late(name: str) -> None:
+            """The first has found it dead; the second starts, and has time to replace it."""
+            if not second:
+                second.append(other.submit(bind_unix_socket, path, 10))
+                wait(second, 0.3)
+            unlink(name)
+
+        monkeypatch.setattr(os, "unlink", unlink_late)
+        with bind_unix_socket(path, 10) as first:
+            with pytest.raises(OSError, match="a server answers there"):
+                second[0].result(60)
+            assert answers(path)
+            assert first.getsockname() == path
+    assert not answers(path)

@@ -164,7 +164,7 @@ def collect(
     token = member.token if member.is_worker else read_token(token_file)
     context_tls = listening_context(urls, cert, key, client_ca, crl)
     if processes > 1 and not member.is_worker:
-        seconds = grace + max(1.0, grace)
+        seconds = grace + max(1.0, grace) + Timeouts().close
         work = Work(context, processes, urls, backlog, seconds, context_tls, senders, token)
         observed = partial(workers_observed, top_url, metrics, out)
         within = partial(wait_for_workers, protocols, out)

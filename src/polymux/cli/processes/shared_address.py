@@ -45,15 +45,23 @@ class SharedAddress:
         if not self.shared:
             self._bound[index].close()
 
+    def backlog(self, index: int) -> int:
+        """Return that of a worker's sockets, which makes them listen; 0: they do already."""
+        return 0 if self.shared else backlog_for(OneOf(index, len(self._bound)), self._backlog)
+
     async def bind_again(self, index: int) -> None:
         """Bind the sockets of a worker again, if they were released and this is not closed.
+
+        The worker makes them listen: if it cannot be started, they have got no connections.
 
         Raises:
             OSError: They cannot be bound.
         """
         if not self._closed and not self._bound[0 if self.shared else index].sockets:
-            one_of = OneOf(index, len(self._bound))
-            self._bound[index] = await bind_for(one_of, self.address, self._backlog)
+            loop = asyncio.get_running_loop()
+            self._bound[index] = await bind_sockets(self.address, 0, True, loop=loop)
+            if self._closed:  # meanwhile
+                self._bound[index].close()
 
     def close(self) -> None:
         """Close all sockets, and remove the path of a Unix socket. A second call has no effect."""
@@ -109,4 +117,9 @@ async def bind_for_each(address: Address, count: int, backlog: int) -> list[Boun
 async def bind_for(one_of: OneOf, address: Address, backlog: int) -> BoundSockets:
     """Bind a TCP address for one worker."""
     loop = asyncio.get_running_loop()
-    return await bind_sockets(address, max(1, one_of.share(backlog)), True, loop=loop)
+    return await bind_sockets(address, backlog_for(one_of, backlog), True, loop=loop)
+
+
+def backlog_for(one_of: OneOf, backlog: int) -> int:
+    """Return one worker's part of a backlog."""
+    return max(1, one_of.share(backlog))

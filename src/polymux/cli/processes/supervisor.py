@@ -18,7 +18,6 @@ import logging
 import os
 import signal
 import ssl
-import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from polymux.live.errors import describe_os_error
 from polymux.live.log_limiter import LogLimiter
 from polymux.live.one_of import OneOf
 from polymux.live.peer_identity import AllowedPeers, warn_if_open_to_all
+from polymux.live.process_lock import unnamed_file
 from polymux.metrics import Family
 from polymux.metrics.families import JoinedFamilies
 from polymux.record.disk_quota import shared_count_file
@@ -278,14 +278,15 @@ class Supervisor:
         """Decide what the end of a worker means for the command."""
         described = f"process {worker.process.pid} {end_text(worker, code)}"
         if self._ending.is_set():
-            # Without a last message, SIGTERM has stopped it before or after its event loop ran.
-            self.code = self.code or (0 if code == -signal.SIGTERM else exit_code(code))
+            self.code = self.code or exit_code(code)
         elif not worker.is_ready:
             # It has printed the reason, if it says that it has ended.
             self._on_failed_start(slot, exit_code(code), "" if worker.ended else described)
         elif worker.ended is not None and not worker.ended.stopped:
             self._finish(exit_code(code))
         else:
+            if worker.ended is not None:  # something may be missing from what it has written
+                self.code = self.code or code
             self._log_limiter.warn("ended", f"{described} and is started again")
 
     def _on_failed_start(self, slot: Slot, code: int, reason: str) -> None:
@@ -357,6 +358,9 @@ def run_workers(
             summarize(workers.report)
         return workers.code
 
-    with tempfile.TemporaryFile() as lock, queued_output(lock=lock.fileno()):
-        work.line_lock = lock.fileno()
-        return asyncio.run(run())
+    work.line_lock = unnamed_file(0)
+    try:
+        with queued_output(lock=work.line_lock):
+            return asyncio.run(run())
+    finally:
+        os.close(work.line_lock)

@@ -2,7 +2,8 @@
 
 A worker is started with SIGINT and SIGHUP blocked, which a terminal sends to all processes of a
 command: the parent stops its workers, by the end of the link. SIGTERM stops one worker in good
-order, and its parent starts another.
+order, and its parent starts another. It is blocked until it is handled here, and handled until the
+process has ended: also a second one ends no worker that publishes its last file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any, Final
 
 from polymux.cli.processes.member import Member
@@ -34,7 +36,8 @@ class ParentLink:
     """The socket to the parent.
 
     Args:
-        link: It is read and written without blocking while an event loop runs.
+        link: It is read and written without blocking while an event loop runs. From now on, this
+            handles SIGTERM.
 
     Attributes:
         stopped: Whether this worker was told to stop.
@@ -49,20 +52,33 @@ class ParentLink:
         self._collect: Collect | None = None
         self._reported: Report | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        link.set_inheritable(False)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def stop_event(self) -> asyncio.Event:
         """Return an event that is set by SIGTERM, and when the parent ends the link or is gone."""
-        stop = asyncio.Event()
+        stop = self._stop = asyncio.Event()
         loop = self._loop = asyncio.get_running_loop()
-
-        def stop_now() -> None:
-            self.stopped = True
+        if self.stopped:
             stop.set()
-
         self._link.setblocking(False)
-        loop.add_signal_handler(signal.SIGTERM, stop_now)
-        loop.add_reader(self._link, self._read, loop, stop_now)
+        loop.add_reader(self._link, self._read, loop)
         return stop
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Stop in good order; once the event loop is closed, the command is ending anyway."""
+        if self._loop is None:
+            self._stop_now()
+        else:
+            with suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._stop_now)
+
+    def _stop_now(self) -> None:
+        self.stopped = True
+        if self._stop is not None:
+            self._stop.set()
 
     def ready(self, report: Callable[[], Report], collect: Collect | None) -> None:
         """This worker accepts connections.
@@ -87,7 +103,7 @@ class ParentLink:
             self._link.settimeout(SEND_SECONDS)
             self._link.sendall(self._outgoing + encoded(last))
 
-    def _read(self, loop: asyncio.AbstractEventLoop, stop_now: Callable[[], None]) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             data = self._link.recv(4096)
         except BlockingIOError:
@@ -96,7 +112,7 @@ class ParentLink:
             data = b""
         if not data:
             loop.remove_reader(self._link)
-            stop_now()
+            self._stop_now()
             return
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
@@ -139,12 +155,12 @@ def encoded(message: object) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def inherited_sockets(descriptors: list[int], shared: bool) -> Inherited:
+def inherited_sockets(descriptors: list[int], shared: bool, backlog: int) -> Inherited:
     """The listening sockets of one URL."""
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     for listening in sockets:
         listening.setblocking(False)
-    return Inherited(sockets, shared)
+    return Inherited(sockets, shared, backlog)
 
 
 def main(link: socket.socket, setup: dict[str, Any], arguments: list[str]) -> None:
@@ -164,7 +180,7 @@ def main(link: socket.socket, setup: dict[str, Any], arguments: list[str]) -> No
     member = Member(
         OneOf(setup["index"], setup["count"]),
         parent,
-        tuple(inherited_sockets(fds, shared) for fds, shared in setup["listening"]),
+        tuple(inherited_sockets(*each) for each in setup["listening"]),
         None if token is None else bytes.fromhex(token),
         setup["disk_count"],
         setup["line_lock"],

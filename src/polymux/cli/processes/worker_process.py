@@ -25,13 +25,16 @@ MAX_MESSAGE_BYTES: Final = 64 << 20
 BOOT: Final = (
     "import json, socket, sys\n"
     "link = socket.socket(fileno=int(sys.argv[1]))\n"
-    "setup = json.loads(link.makefile('rb').readline())\n"
+    "line = link.makefile('rb').readline()\n"
+    "if not line: sys.exit()  # the parent is gone\n"
+    "setup = json.loads(line)\n"
     "sys.path[:] = setup['path']\n"
     "from polymux.cli.processes.worker import main\n"
     "main(link, setup, sys.argv[2:])\n"
 )
-# A terminal sends these to all processes of a command. The parent stops its workers.
-TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGHUP)
+# A terminal sends the first two to all processes of a command, and the parent stops its workers. A
+# worker handles SIGTERM, which waits until it does.
+BLOCKED_SIGNALS: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -142,15 +145,18 @@ async def start_worker(one_of: OneOf, goods: Goods) -> WorkerProcess:
     Raises:
         OSError: The process cannot be started.
     """
-    listening = [(each.descriptors(one_of.index), each.shared) for each in goods.addresses]
+    index = one_of.index
+    listening = [
+        (each.descriptors(index), each.shared, each.backlog(index)) for each in goods.addresses
+    ]
     passed = [goods.disk_count, goods.line_lock]
-    for descriptors, _ in listening:
+    for descriptors, *_ in listening:
         passed += descriptors
     own, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-I" if sys.flags.isolated else "-P", "-c", BOOT]
         try:
-            with terminal_signals_blocked():
+            with signals_blocked():
                 process = subprocess.Popen(
                     [*command, str(theirs.fileno()), *goods.arguments],
                     stdin=subprocess.DEVNULL,
@@ -162,7 +168,7 @@ async def start_worker(one_of: OneOf, goods: Goods) -> WorkerProcess:
     reader, writer = await asyncio.open_unix_connection(sock=own, limit=MAX_MESSAGE_BYTES)
     setup = {
         "path": [str(entry) for entry in sys.path],
-        "index": one_of.index,
+        "index": index,
         "count": one_of.count,
         "descriptors": passed,
         "listening": listening,
@@ -175,9 +181,9 @@ async def start_worker(one_of: OneOf, goods: Goods) -> WorkerProcess:
 
 
 @contextlib.contextmanager
-def terminal_signals_blocked() -> Iterator[None]:
-    """Block the signals of a terminal within the block: processes started there inherit that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+def signals_blocked() -> Iterator[None]:
+    """Block signals that stop a command within the block: processes started there inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ several processes print to the same outputs, each writes its lines alone.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import itertools
 import math
@@ -28,6 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from polymux.cli.support.output import plural
+from polymux.live.process_lock import process_lock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,6 +37,7 @@ WRITE_BYTES = 4096  # a pipe takes as much at once, or nothing
 STUCK_SECONDS = 2.0  # without progress: the reader has stopped
 INTERRUPTED_SECONDS = 0.2  # of waiting for the reader after Ctrl-C
 ROOM_POLL_SECONDS = 0.005
+LINE_END_SECONDS = 0.05  # for the end of a line to follow its text
 
 
 class QueuedOutput(io.RawIOBase):
@@ -205,7 +206,7 @@ class QueuedOutput(io.RawIOBase):
                     self._changed.wait()
                 if self._closing:
                     return
-                _, content = self._queue[0]
+                content = self._joined_line()
             try:
                 self._write_alone(content)
             except OSError as problem:
@@ -225,6 +226,25 @@ class QueuedOutput(io.RawIOBase):
                 if notice:
                     self._notices.write(notice.encode())
 
+    def _joined_line(self) -> bytes:
+        """Return what is written next, which stays in the queue; called with the lock held.
+
+        Where other processes print too, it ends a line if possible: print() writes the end of a
+        long line by itself, and another process could write before it.
+        """
+        number, content = self._queue[0]
+        deadline = time.monotonic() + LINE_END_SECONDS
+        while self._lock is not None and not (self._closing or content.endswith(b"\n")):
+            if len(self._queue) > 1:
+                self._queue.popleft()
+                content += self._queue[0][1]
+                self._queue[0] = number, content
+            elif (seconds := deadline - time.monotonic()) > 0:
+                self._changed.wait(seconds)
+            else:
+                break
+        return content
+
     def _is_next(self) -> bool:
         """Whether the output beside this one has nothing to write before it."""
         other = self._beside
@@ -237,12 +257,8 @@ class QueuedOutput(io.RawIOBase):
         if self._lock is None:
             self._write_all(content)
             return
-        descriptor, number = self._lock
-        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, number)
-        try:
+        with process_lock(*self._lock):
             self._write_all(content)
-        finally:
-            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, number)
 
     def _write_all(self, content: bytes) -> None:
         position = 0
