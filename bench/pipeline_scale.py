@@ -248,7 +248,9 @@ def _row(flow: int, start: int) -> FlowRefs:
 
 
 SHORT_FLOWS_PROGRAM = """
-import resource, sys
+import os, resource, sys
+from polymux.malloc import ARROW_POOL
+os.environ.setdefault(*ARROW_POOL)  # as in the workers of Spark
 from polymux.analysis.options import AnalysisOptions
 from polymux.capture import CaptureLimits, FileRange
 from polymux.spark.batch.analyze_stage import FewNames, analyze_task

@@ -20,7 +20,7 @@ from polymux.analysis.output.arrow_batches import make_batch
 from polymux.analysis.output.layout import BadLayout, TableLayout, partition_values
 from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import TableWriter, merge_files, read_table
-from polymux.analysis.output.sorted_rows import SortedRows
+from polymux.analysis.output.sorted_rows import RUN_BATCH_BYTES, SortedRows
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 from polymux.testing.simulator import Simulation
@@ -76,6 +76,23 @@ def test_rows_are_sorted_by_place_and_session_and_keep_their_order(
     for batch in merged:  # of one place each
         assert len({int(row["session_id"]) % 3 for row in batch.to_pylist()}) == 1
     rows.close()
+
+
+def test_merging_holds_little_of_each_portion_and_no_ids_of_other_rows() -> None:
+    """Of wide rows few are in a batch, and of many short sessions only the ids of its own rows."""
+    rows = SortedRows(lambda _: 0)
+    count, width = 2_000, 1_000
+    for portion in range(5):
+        names = pa.array([f"{n * 5 + portion:08}" for n in range(count)]).dictionary_encode()
+        texts = pa.array(["x" * width] * count)
+        rows.add([pa.record_batch({"session_id": names, "text": texts})])
+        rows.spill()
+    merged = list(rows.merged())
+    rows.close()
+    assert sum(batch.num_rows for batch in merged) == 5 * count
+    assert max(batch.num_rows for batch in merged) * width < 2 * 5 * RUN_BATCH_BYTES
+    for batch in merged:
+        assert len(batch.column("session_id").dictionary) <= batch.num_rows
 
 
 def test_every_file_is_sorted_though_its_rows_did_not_fit_into_memory(

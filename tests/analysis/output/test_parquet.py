@@ -100,7 +100,7 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
     (path,) = (tmp_path / "frames").iterdir()
     stored = pq.ParquetFile(path).metadata
     groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
-    assert [round(group.num_rows / ROW_GROUP_ROWS, 1) for group in groups] == [0.9, 0.9, 0.6]
+    assert [round(group.num_rows / ROW_GROUP_ROWS, 1) for group in groups] == [0.7, 0.7, 0.7, 0.4]
     assert sum(group.num_rows for group in groups) == times * batch.num_rows
     known = {
         group.column(n).path_in_schema

@@ -27,17 +27,19 @@ from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
 from polymux.capture.io.paths import PRIVATE_FOLDER, open_private
 from polymux.core.errors import MissingExtra, UnwritableOutput
+from polymux.malloc import trim
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
 ROW_GROUP_ROWS: Final = 1 << 20
-ROW_GROUP_BYTES: Final = 64 << 20  # of the rows in memory; in a file they are a tenth of it
+ROW_GROUP_BYTES: Final = 48 << 20  # of the rows in memory; in a file they are a tenth of it
 PORTION_BYTES: Final = 8 << 20  # of a table's rows, which are sorted together
-MAX_PENDING_BYTES: Final = 24 << 20  # of all tables together, until they are sorted
+MAX_PENDING_BYTES: Final = 16 << 20  # of all tables together, until they are sorted
 MERGED_BATCH_ROWS: Final = 65_536
 BLOOM_FILTER_FPP: Final = 0.01  # share of the sessions that a row group wrongly seems to have
 EMPTY_FILE_NAME: Final = "part-empty"
@@ -128,7 +130,7 @@ class _ParquetFile:
         group = pa.Table.from_batches(self._pieces).unify_dictionaries()
         sessions = 1
         if self._writer is None and self.table not in UNSORTED_TABLES:
-            sessions = len(group.column(SESSION).unique())
+            sessions = sum(map(_session_runs, group.column(SESSION).chunks))
         self._open(group.schema, sessions).write_table(group, row_group_size=ROW_GROUP_ROWS)
         self.row_count += group.num_rows
         self._pieces, self._piece_rows, self._piece_bytes = [], 0, 0
@@ -181,6 +183,12 @@ def _column_widths(schema: pa.Schema) -> tuple[int, list[str]]:
         else:
             others.append(field.name)
     return width, others
+
+
+def _session_runs(column: pa.Array) -> int:
+    """How many sessions a sorted column has; no hash table of perhaps 300,000 ids is built."""
+    ids = column.indices if pa.types.is_dictionary(column.type) else column
+    return len(pc.run_end_encode(ids).values)
 
 
 def file_metadata(layout: TableLayout) -> dict[str, str]:
@@ -307,10 +315,11 @@ class TableWriter:
     def close(self) -> list[WrittenFile]:
         """Complete the files and return them."""
         self.batcher.flush()
-        pa.default_memory_pool().release_unused()
         unfinished: list[_ParquetFile] = []
         try:
             for rows in self._tables.values():
+                pa.default_memory_pool().release_unused()
+                trim()
                 self._write(rows, unfinished)
         except BaseException:
             for file in unfinished:

@@ -261,7 +261,7 @@ def _copied_in_order(batches: Sequence[pa.RecordBatch], place_of: PlaceOf) -> pa
     for rank, index in enumerate(ordered):
         ranks[index] = rank
     keys = make_array(ranks, pa.int32()).take(sessions.indices)
-    return batch.take(pc.sort_indices(keys))
+    return without_unused_names(batch.take(pc.sort_indices(keys)))
 
 
 def without_unused_names(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -287,6 +287,7 @@ def analyze_flows(
     # The writer outlives the files: closing these may find that one has changed.
     with writer, UrlFilePool(limits, flows.identities, flows.copies) as files:
         analyze_sessions(flows, files, OneWriter(writer, options.layout), options, result)
+        flows.release()  # the writer needs memory to sort the rows
     result.files = {file.name: file.rows for file in writer.files}
     result.read_bytes = files.bytes_read
     return result

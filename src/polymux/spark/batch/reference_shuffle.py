@@ -622,6 +622,12 @@ class ReferenceReader:
     def __len__(self) -> int:
         return len(self._first_rows)
 
+    def release(self) -> None:
+        """Forget the rows, once the flows have been analyzed; their number stays."""
+        self._parts.clear()
+        for rows in (self._part_of, self._position_of, self._next_row):
+            del rows[:]
+
     def flows(self) -> list[list[FlowRefs]]:
         """Return the rows of each flow without references, in the order of `__iter__`."""
         return [[location.row for location in flow.locations] for flow in self]
