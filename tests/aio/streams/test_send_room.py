@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.aio.session_helpers import joined
 
 import polymux
 
@@ -29,6 +30,24 @@ async def test_a_sender_does_not_wait_for_queued_data_that_has_no_credit() -> No
     near.abort()
     await near.wait_closed()
     await far.wait_closed()
+
+
+@pytest.mark.parametrize("by_callback", [False, True])
+async def test_room_that_a_woken_caller_does_not_use_wakes_the_next(by_callback: bool) -> None:
+    async with joined("mplex") as (near, far):
+        streams = [await near.open(str(n)) for n in range(100)]
+        for stream in streams:
+            assert (await far.accept()).name == stream.name
+        streams[0].send_nowait(bytes(1 << 20))
+        assert all(stream.send_would_block() for stream in streams)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as waiting:
+            for stream in streams:
+                if by_callback:
+                    called = asyncio.Event()
+                    stream.call_when_writable(called.set)
+                    waiting.create_task(called.wait())
+                else:
+                    waiting.create_task(stream.drain())
 
 
 async def without_credit(protocol: str) -> tuple[list[polymux.Session], polymux.Stream]:

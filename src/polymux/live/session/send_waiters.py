@@ -104,9 +104,13 @@ class SendWaiters:
             room -= self._grant_next()
         if len(self._waiting) == 0:
             self._by_time.clear()
-        contended = len(self._woken) > 1 or bool(self._retrying or self._granted or self._waiting)
+        others_wait = bool(self._retrying or self._granted or self._waiting)
+        contended = len(self._woken) > 1 or others_wait
         self._scheduler.contended = contended
         self._socket_writer.senders_waiting = contended or len(self._full) > 0
+        if others_wait and len(self._woken) > 0:
+            # A woken caller need not send (`drain`): the next write sees what room is left.
+            self._socket_writer.schedule_flush()
 
     def _place_no_longer_full(self) -> None:
         for stream in list(self._full):
