@@ -6,6 +6,8 @@ import pytest
 from tests.aio.session_helpers import joined
 
 import polymux
+from polymux.core.send_scheduler import SESSION_SEND_BUFFER_BYTES, STREAM_SEND_BUFFER_BYTES
+from polymux.core.streams import FIRST_QUEUE_GRANT
 
 
 async def test_a_sender_does_not_wait_for_queued_data_that_has_no_credit() -> None:
@@ -48,6 +50,27 @@ async def test_room_that_a_woken_caller_does_not_use_wakes_the_next(by_callback:
                     waiting.create_task(called.wait())
                 else:
                     waiting.create_task(stream.drain())
+
+
+async def test_a_stream_that_owes_more_than_a_grant_is_granted_the_next_one_too() -> None:
+    async with joined("mplex") as (near, _):
+        owing, full, waiting = [await near.open(name) for name in ("owing", "full", "waiting")]
+        near.pause_writing()
+        owing.send_nowait(bytes(STREAM_SEND_BUFFER_BYTES - FIRST_QUEUE_GRANT - 1))
+        full.send_nowait(bytes(SESSION_SEND_BUFFER_BYTES))
+        tasks = [asyncio.create_task(waiting.drain())]  # from here on room is granted
+        await asyncio.sleep(0)
+        owing.send_nowait(bytes(FIRST_QUEUE_GRANT))
+        tasks.append(asyncio.create_task(owing.drain()))
+        await asyncio.sleep(0)
+        owing.send_nowait(bytes(STREAM_SEND_BUFFER_BYTES))  # as much as the next grant
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        full.abort()
+        near.send_waiters.wake()
+        assert owing.send_would_block()
+        near.resume_writing()
+        await asyncio.wait_for(tasks[1], 10)
 
 
 async def without_credit(protocol: str) -> tuple[list[polymux.Session], polymux.Stream]:

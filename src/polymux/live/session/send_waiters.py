@@ -142,6 +142,7 @@ class SendWaiters:
         granted = self._scheduler.grant_room(buffers)
         taken: i64 = 0
         if again:
+            self._waiting.discard(stream)
             if granted > self._woken[stream]:
                 taken = granted - self._woken[stream]
             self._woken[stream] += taken
@@ -151,7 +152,8 @@ class SendWaiters:
         elif buffers.queue_grant > 0:  # another sender of the stream has filled its buffer
             self._waiting.discard(stream)
             self._place(stream, False)
-        if buffers.queue_grant < STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes:
+        room = STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes
+        if buffers.queue_grant < room or stream in self._waiting:
             self._push(stream)
         return taken
 
