@@ -273,3 +273,41 @@ async def test_closing_does_not_wait_for_an_answer_that_was_never_ended() -> Non
             await far.close()
         with pytest.raises(polymux.SessionClosed):
             await request
+
+
+async def test_a_request_that_waits_for_an_id_is_not_overtaken_by_later_ones() -> None:
+    async with answering("streamux:length_bits=29,id_bits=1") as session:
+        requests = 0
+
+        async def ask_again_and_again() -> None:
+            nonlocal requests
+            while True:
+                await session.request(b"x")
+                requests += 1
+
+        busy = [asyncio.create_task(ask_again_and_again()) for _ in range(2)]
+        while requests < 10:
+            await asyncio.sleep(0)
+        before = requests
+        assert await asyncio.wait_for(session.request(b"y"), 10) == b"y"
+        assert requests - before < 10
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        await all_free(session, 2)
+
+
+async def test_callers_that_queue_behind_one_that_was_woken_take_the_ids_that_are_free() -> None:
+    async with answering(SMALL) as session:
+        exchanges = [await session.open() for _ in range(16)]
+        first = asyncio.create_task(session.open())
+        await settled()
+        for exchange in exchanges:
+            exchange.release()
+        others = [asyncio.create_task(session.open()) for _ in range(15)]
+        async with asyncio.timeout(10):
+            opened = await asyncio.gather(first, *others)
+        assert len({exchange.stream_id for exchange in opened}) == 16
+        for exchange in opened:
+            exchange.release()
+        await all_free(session, 16)
