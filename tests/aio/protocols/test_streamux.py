@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -311,3 +313,25 @@ async def test_callers_that_queue_behind_one_that_was_woken_take_the_ids_that_ar
         for exchange in opened:
             exchange.release()
         await all_free(session, 16)
+
+
+async def test_a_call_that_is_over_keeps_no_task() -> None:
+    async with pair() as (near, far):
+        tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+
+        async def answer(call: Call) -> None:
+            call.task = asyncio.current_task()
+            await echo(call)
+
+        async def answer_all() -> None:
+            async for call in far.calls:
+                tasks.add(asyncio.create_task(answer(call)))
+                del call
+
+        answering_all = asyncio.create_task(answer_all())
+        for _ in range(20):
+            await near.request(b"x")
+        await settled()
+        gc.collect()
+        assert not tasks
+        answering_all.cancel()

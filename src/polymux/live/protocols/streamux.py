@@ -25,7 +25,7 @@ from polymux.live.arguments import (
 from polymux.live.pending import Pending, pending
 from polymux.live.protocols.streamux_calls import CallHandler, CallTaskRunner
 from polymux.live.protocols.streamux_keepalive import Keepalive
-from polymux.live.runtime import Future, Runtime, Task, Timer, wait_done
+from polymux.live.runtime import Future, Runtime, Timer, wait_done
 from polymux.live.session.session import Session
 from polymux.live.streams.base import StreamBase
 from polymux.live.streams.duplex import BytesLike, Stream
@@ -63,7 +63,6 @@ class StreamuxSession(Session):
         self._own_stream_class = Exchange
         self._peer_stream_class = Call
         self._resumes_at_message_end = True  # a reply that was given early is sent after its call
-        self.call_tasks: dict[Call, Task] = {}  # that answer calls, and are cancelled with them
         self._reply_timers: dict[Call, Timer] = {}  # with `drops_expired_calls`
         limits = endpoint.limits
         endpoint.flood_guard.reset_bucket = TokenBucket(

@@ -172,21 +172,18 @@ class Call(ExchangeStream):
     the reply (an empty one if nothing was sent); an exception drops the call.
     """
 
-    __slots__ = ()
+    __slots__ = ("_task",)  # not set where there is none: an `__init__` would slow down every call
 
     session: "StreamuxSession"
 
     @property
     def task(self) -> Task | None:
         """The task that answers the call; it is cancelled with the call. It can be set."""
-        return self.session.call_tasks.get(self)
+        return getattr(self, "_task", None)
 
     @task.setter
     def task(self, task: Task | None) -> None:
-        if task is None:
-            self.session.call_tasks.pop(self, None)
-        else:
-            self.session.call_tasks[self] = task
+        self._task = task
 
     def __str__(self) -> str:
         return f"call {self.state.label()}"
