@@ -335,3 +335,29 @@ async def test_a_call_that_is_over_keeps_no_task() -> None:
         gc.collect()
         assert not tasks
         answering_all.cancel()
+
+
+async def test_calls_that_wait_for_room_are_answered_after_the_peer_has_ended() -> None:
+    async def answer(call: Call) -> None:
+        await call.read()
+        await call.reply(bytes(12 << 20))  # more than fits between the two
+
+    async def handle(session: Session) -> None:
+        assert isinstance(session, StreamuxSession)
+        await session.serve_calls(answer)
+
+    async with await polymux.serve(handle, "tcp://127.0.0.1:0", protocol="streamux") as server:
+        address = f"tcp://127.0.0.1:{server.port}"
+        async with polymux.streamux.connect(address) as session:
+            transport = session.transport
+            assert transport is not None
+            transport.pause_reading()
+            requests = []
+            for _ in range(3):  # the first fills the buffers, the others find them full
+                requests.append(asyncio.create_task(session.request(b"x")))
+                await asyncio.sleep(0.2)
+            transport.write_eof()
+            await asyncio.sleep(0.2)
+            transport.resume_reading()
+            replies = await asyncio.wait_for(asyncio.gather(*requests), 20)
+            assert list(map(len, replies)) == [12 << 20] * 3
