@@ -36,21 +36,23 @@ def encode_name(name: object) -> bytes:
     raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
 
 
-def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes") -> None:
-    """Check a receive window; 0 means the default."""
+def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes") -> int:
+    """Check and return a receive window; 0 means the default."""
     if not isinstance(window, int):
         raise TypeError(f"a window is an int, not {type(window).__name__}")
     if not 0 <= window <= max_window:
         raise LocalProtocolError(
             f"a window is 0 to {max_window} {unit} (0: the default), not {window}"
         )
+    return window
 
 
-def check_stream_window(protocol: Protocol, window: object) -> None:
-    """Check the receive window of a stream to be opened or accepted."""
-    check_window(window)
-    if window and not protocol.has_credit:
+def check_stream_window(protocol: Protocol, window: object) -> int:
+    """Check and return the receive window of a stream to be opened or accepted."""
+    checked = check_window(window)
+    if checked and not protocol.has_credit:
         raise Unsupported(f"this {protocol.name} session has no windows: leave window=... out")
+    return checked
 
 
 def check_amount(amount: object) -> None:
