@@ -315,6 +315,14 @@ async def test_callers_that_queue_behind_one_that_was_woken_take_the_ids_that_ar
         await all_free(session, 16)
 
 
+async def test_the_limit_of_a_read_may_be_any_number() -> None:
+    async with answering() as session:
+        for limit in (1, (1 << 63) - 1, 1 << 63, 10**30):
+            async with session.exchange() as exchange:
+                await exchange.send_message(b"x")
+                assert await exchange.read(limit) == b"x"
+
+
 async def test_a_call_that_is_over_keeps_no_task() -> None:
     async with pair() as (near, far):
         tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.streams import OPEN
-from polymux.live.arguments import check_read_limit
+from polymux.live.arguments import MAX_I64, check_read_limit
 from polymux.live.runtime import Task, Timer
 from polymux.live.streams.duplex import BytesLike, Stream
 from polymux.live.streams.fast_paths import take_whole, try_send_whole
@@ -64,9 +64,10 @@ class ExchangeStream(Stream):
             LimitExceeded: The message is larger; the exchange was aborted.
             StreamAborted, SessionClosed: The exchange or the session ended before that.
         """
+        max_bytes = self.endpoint.limits.max_message_bytes
         if limit != 0:
             check_read_limit(limit)
-        max_bytes = limit or self.endpoint.limits.max_message_bytes
+            max_bytes = min(limit, MAX_I64)  # compiled code takes no more
         while True:
             whole = take_whole(self, max_bytes)
             if whole is not None:
