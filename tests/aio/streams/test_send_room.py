@@ -73,6 +73,18 @@ async def test_a_stream_that_owes_more_than_a_grant_is_granted_the_next_one_too(
         await asyncio.wait_for(tasks[1], 10)
 
 
+async def test_a_send_on_an_ended_stream_raises_though_there_is_no_room() -> None:
+    async with joined("mplex") as (near, _):
+        ended, full = await near.open("ended"), await near.open("full")
+        await ended.end()
+        near.flush()
+        near.pause_writing()
+        full.send_nowait(bytes(SESSION_SEND_BUFFER_BYTES))
+        with pytest.raises(polymux.StreamEnded):
+            await asyncio.wait_for(ended.send(b"late"), 10)
+        near.resume_writing()
+
+
 async def without_credit(protocol: str) -> tuple[list[polymux.Session], polymux.Stream]:
     """A session pair, and a stream that waits for credit to send."""
     near, far = await polymux.pipe(protocol)
