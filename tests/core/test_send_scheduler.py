@@ -364,3 +364,18 @@ def test_compiled_and_interpreted_schedulers_send_the_same_bytes() -> None:
         found.append(done.stdout.splitlines())
     assert len(found[0]) == CASES
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("size", [100, 65536])
+def test_what_was_sent_is_not_kept_while_more_is_queued(size: int) -> None:
+    end = dialer()
+    streams = opened(end, [1, 1])
+    for _ in range(400):  # no queue is ever empty
+        for stream in streams:
+            while queued(stream) < 4 * 65536:
+                end.send_many(stream, [bytes(size)] * (65536 // size))
+        end.chunks_to_send(65536)
+        for stream in streams:
+            assert stream.buffers is not None
+            assert sum(map(len, stream.buffers.outgoing)) < 6 * 65536
+    assert min(map(sent, streams)) > 8_000_000

@@ -290,6 +290,7 @@ class SendScheduler:
                 )
             buffers.piece_bytes_sent += size
             if buffers.piece_bytes_sent == len(piece):
+                buffers.outgoing[buffers.next_piece] = b""  # not kept until the queue is empty
                 buffers.next_piece += 1
                 buffers.piece_bytes_sent = 0
             buffers.queued_bytes -= size
@@ -361,6 +362,7 @@ class SendScheduler:
             head.payload_size = size
             p.encode_frame(self.writer, self.side, head, b"")
             self.writer.write(piece)
+            pieces[index] = b""
             used += size
             index += 1
         if index > first:

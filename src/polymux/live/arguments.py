@@ -37,7 +37,7 @@ def encode_name(name: object) -> bytes:
 
 
 def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes") -> int:
-    """Return a receive window if it is in range; 0 means the default."""
+    """Check and return a receive window; 0 means the default."""
     if not isinstance(window, int):
         raise TypeError(f"a window is an int, not {type(window).__name__}")
     if not 0 <= window <= max_window:
@@ -48,7 +48,7 @@ def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes")
 
 
 def check_stream_window(protocol: Protocol, window: object) -> int:
-    """Return the receive window of a stream to be opened or accepted, if there can be one."""
+    """Check and return the receive window of a stream to be opened or accepted."""
     checked = check_window(window)
     if checked and not protocol.has_credit:
         raise Unsupported(f"this {protocol.name} session has no windows: leave window=... out")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -273,3 +275,97 @@ async def test_closing_does_not_wait_for_an_answer_that_was_never_ended() -> Non
             await far.close()
         with pytest.raises(polymux.SessionClosed):
             await request
+
+
+async def test_a_request_that_waits_for_an_id_is_not_overtaken_by_later_ones() -> None:
+    async with answering("streamux:length_bits=29,id_bits=1") as session:
+        requests = 0
+
+        async def ask_again_and_again() -> None:
+            nonlocal requests
+            while True:
+                await session.request(b"x")
+                requests += 1
+
+        busy = [asyncio.create_task(ask_again_and_again()) for _ in range(2)]
+        while requests < 10:
+            await asyncio.sleep(0)
+        before = requests
+        assert await asyncio.wait_for(session.request(b"y"), 10) == b"y"
+        assert requests - before < 10
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        await all_free(session, 2)
+
+
+async def test_callers_that_queue_behind_one_that_was_woken_take_the_ids_that_are_free() -> None:
+    async with answering(SMALL) as session:
+        exchanges = [await session.open() for _ in range(16)]
+        first = asyncio.create_task(session.open())
+        await settled()
+        for exchange in exchanges:
+            exchange.release()
+        others = [asyncio.create_task(session.open()) for _ in range(15)]
+        async with asyncio.timeout(10):
+            opened = await asyncio.gather(first, *others)
+        assert len({exchange.stream_id for exchange in opened}) == 16
+        for exchange in opened:
+            exchange.release()
+        await all_free(session, 16)
+
+
+async def test_the_limit_of_a_read_may_be_any_number() -> None:
+    async with answering() as session:
+        for limit in (1, (1 << 63) - 1, 1 << 63, 10**30):
+            async with session.exchange() as exchange:
+                await exchange.send_message(b"x")
+                assert await exchange.read(limit) == b"x"
+
+
+async def test_a_call_that_is_over_keeps_no_task() -> None:
+    async with pair() as (near, far):
+        tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+
+        async def answer(call: Call) -> None:
+            call.task = asyncio.current_task()
+            await echo(call)
+
+        async def answer_all() -> None:
+            async for call in far.calls:
+                tasks.add(asyncio.create_task(answer(call)))
+                del call
+
+        answering_all = asyncio.create_task(answer_all())
+        for _ in range(20):
+            await near.request(b"x")
+        await settled()
+        gc.collect()
+        assert not tasks
+        answering_all.cancel()
+
+
+async def test_calls_that_wait_for_room_are_answered_after_the_peer_has_ended() -> None:
+    async def answer(call: Call) -> None:
+        await call.read()
+        await call.reply(bytes(12 << 20))  # more than fits between the two
+
+    async def handle(session: Session) -> None:
+        assert isinstance(session, StreamuxSession)
+        await session.serve_calls(answer)
+
+    async with await polymux.serve(handle, "tcp://127.0.0.1:0", protocol="streamux") as server:
+        address = f"tcp://127.0.0.1:{server.port}"
+        async with polymux.streamux.connect(address) as session:
+            transport = session.transport
+            assert transport is not None
+            transport.pause_reading()
+            requests = []
+            for _ in range(3):  # the first fills the buffers, the others find them full
+                requests.append(asyncio.create_task(session.request(b"x")))
+                await asyncio.sleep(0.2)
+            transport.write_eof()
+            await asyncio.sleep(0.2)
+            transport.resume_reading()
+            replies = await asyncio.wait_for(asyncio.gather(*requests), 20)
+            assert list(map(len, replies)) == [12 << 20] * 3

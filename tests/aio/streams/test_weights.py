@@ -140,6 +140,10 @@ async def test_a_wrong_weight_opens_no_stream() -> None:
             await near.ready
             with pytest.raises(ValueError, match="to 256, not 1000"):
                 await near.open(weight=1000)
+            for weight in (1.0, float("nan"), True, "1"):
+                kind = type(weight).__name__
+                with pytest.raises(TypeError, match=f"a weight is an int, not {kind}"):
+                    await near.open(weight=weight)  # type: ignore[arg-type]  # wrong on purpose
             assert near.open_streams == 0
 
 

@@ -3,7 +3,8 @@
 Ids may be few (each side announces its `id_bits`) and come back late: an id is free again when its
 reply has arrived, and after a cancel only when the peer has acknowledged it. So there are two
 queues for new requests: one for the number of open streams (`open_waiters`) and one for free ids
-(`_id_waiters`). A wakeup in the latter stands for one id; a waiter that is cancelled passes it on.
+(`_id_waiters`). A wakeup in the latter stands for one id, which no other caller takes until the
+waiter has run; a waiter that is cancelled passes it on.
 """
 
 from collections import deque
@@ -25,7 +26,7 @@ from polymux.live.errors import ClosedHere
 from polymux.live.pending import Pending, pending
 from polymux.live.protocols.streamux_calls import CallHandler, CallTaskRunner
 from polymux.live.protocols.streamux_keepalive import Keepalive
-from polymux.live.runtime import Future, Runtime, Task, Timer, wait_done
+from polymux.live.runtime import Future, Runtime, Timer, wait_done
 from polymux.live.session.session import Session
 from polymux.live.streams.base import StreamBase
 from polymux.live.streams.duplex import BytesLike, Stream
@@ -63,7 +64,6 @@ class StreamuxSession(Session):
         self._own_stream_class = Exchange
         self._peer_stream_class = Call
         self._resumes_at_message_end = True  # a reply that was given early is sent after its call
-        self.call_tasks: dict[Call, Task] = {}  # that answer calls, and are cancelled with them
         self._reply_timers: dict[Call, Timer] = {}  # with `drops_expired_calls`
         limits = endpoint.limits
         endpoint.flood_guard.reset_bucket = TokenBucket(
@@ -72,6 +72,7 @@ class StreamuxSession(Session):
         )
         self._keepalive = Keepalive(self)
         self._id_waiters: deque[Future[None]] = deque()  # callers that wait for a free id
+        self._promised_ids = 0  # for callers that were woken and have not taken theirs yet
         self._pending_cancel_acks = 0  # cancels that the peer has not acknowledged
         self.retiring = False  # all ids are lost to unacknowledged cancels: reconnect
 
@@ -182,18 +183,22 @@ class StreamuxSession(Session):
             await self.open_waiters.wait()
         queued = False
         while True:
-            if queued or not self._id_waiters:
+            if queued or not (self._id_waiters or self._promised_ids):
                 try:
-                    return cast(Exchange, self._open_now(b"", 0, weight))
+                    exchange = cast(Exchange, self._open_now(b"", 0, weight))
                 except NoFreeIds:
                     pass
+                else:
+                    if self._id_waiters and self.protocol.has_free_id(self.endpoint.side):
+                        self._wake_id_waiter()
+                    return exchange
             await self._wait_for_free_id(queued)
             queued = True
             self.check_open()
 
     def _try_open(self) -> Exchange | None:
         """Begin a request if that is possible without waiting."""
-        if self._id_waiters:
+        if self._id_waiters or self._promised_ids:
             return None
         try:
             # cast: `create_stream` returns exchanges for streams that this side has opened.
@@ -215,12 +220,13 @@ class StreamuxSession(Session):
                 if not waiter.done() and self._all_ids_locked():
                     raise self._ids_exhausted_error()
         except BaseException:
-            if waiter.done():
-                self._wake_id_waiter()
-            raise
-        finally:
             if waiter in self._id_waiters:
                 self._id_waiters.remove(waiter)
+            elif waiter.done():
+                self._promised_ids -= 1
+                self._wake_id_waiter()
+            raise
+        self._promised_ids -= 1
 
     def _all_ids_locked(self) -> bool:
         """Whether all ids of this side were cancelled and wait for the peer to acknowledge it."""
@@ -244,6 +250,7 @@ class StreamuxSession(Session):
             waiter = self._id_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+                self._promised_ids += 1
                 return
         self._wants_closed = self.drops_expired_calls
 

@@ -37,6 +37,14 @@ class CallTaskRunner(StreamTaskRunner):
         self._waits_for_room = False
         self._start_queued()
 
+    async def _wait_to_start(self) -> bool:
+        call = self._accept_queue.first()
+        if not self._waits_for_room or call is None:
+            return False
+        await call.drain()
+        self._on_room()
+        return True
+
     def start(self, stream: Stream) -> bool:
         if not super().start(stream):
             return False

@@ -223,17 +223,15 @@ class SessionBase:
     def _open_if_possible(self, name: object, window: object, weight: object) -> Stream | None:
         """Open a stream if that is possible without waiting.
 
-        The arguments are objects, so that one of a wrong type gets the error of its check and not
-        that of compiled code.
-
         Raises:
             ValueError, TypeError, LocalProtocolError, Unsupported: An argument is wrong.
         """
-        share = check_weight(weight)
+        # Of any type: the error of a compiled method would not name the argument.
+        checked_weight = check_weight(weight)
         encoded = name if isinstance(name, bytes) else encode_name(name)
-        size = 0  # in nearly every call
+        checked_window = 0
         if not isinstance(window, int) or window != 0:
-            size = check_stream_window(self.endpoint.protocol, window)
+            checked_window = check_stream_window(self.endpoint.protocol, window)
         if (
             self.close_reason is not None
             or self.shutdown.started
@@ -242,7 +240,7 @@ class SessionBase:
             or not self.open_allowance.can_open()
         ):
             return None
-        return self._open_now(encoded, size, share)
+        return self._open_now(encoded, checked_window, checked_weight)
 
     def _open_now(self, name: bytes, window: int, weight: int) -> Stream:
         stream = create_stream(self, self.endpoint.open(name, window, weight))

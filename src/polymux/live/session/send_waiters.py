@@ -104,9 +104,13 @@ class SendWaiters:
             room -= self._grant_next()
         if len(self._waiting) == 0:
             self._by_time.clear()
-        contended = len(self._woken) > 1 or bool(self._retrying or self._granted or self._waiting)
+        others_wait = bool(self._retrying or self._granted or self._waiting)
+        contended = len(self._woken) > 1 or others_wait
         self._scheduler.contended = contended
         self._socket_writer.senders_waiting = contended or len(self._full) > 0
+        if others_wait and len(self._woken) > 0:
+            # A woken caller need not send (`drain`): the next write sees what room is left.
+            self._socket_writer.schedule_flush()
 
     def _place_no_longer_full(self) -> None:
         for stream in list(self._full):
@@ -138,6 +142,7 @@ class SendWaiters:
         granted = self._scheduler.grant_room(buffers)
         taken: i64 = 0
         if again:
+            self._waiting.discard(stream)
             if granted > self._woken[stream]:
                 taken = granted - self._woken[stream]
             self._woken[stream] += taken
@@ -147,7 +152,8 @@ class SendWaiters:
         elif buffers.queue_grant > 0:  # another sender of the stream has filled its buffer
             self._waiting.discard(stream)
             self._place(stream, False)
-        if buffers.queue_grant < STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes:
+        room = STREAM_SEND_BUFFER_BYTES - buffers.queued_bytes
+        if buffers.queue_grant < room or stream in self._waiting:
             self._push(stream)
         return taken
 

@@ -93,7 +93,8 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
             self._refill_idle_tasks()
             with contextlib.suppress(SessionClosed):  # raised below if the session failed
                 await self._accept_queue.wait_ended()
-            while self._tasks:  # streams that are still queued are handled too
+            # Streams that are still queued are handled too.
+            while self._tasks or await self._wait_to_start():
                 for task in list(self._tasks.values()):
                     await wait_done(session.runtime, task)
                 self._reap_cancelled(list(self._tasks))
@@ -139,6 +140,14 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
                 return
             self._accept_queue.discard(stream)
             self.start(stream)
+
+    async def _wait_to_start(self) -> bool:
+        """Wait until the next queued stream may start, if more than a running handler stops it.
+
+        Returns:
+            Whether it was waited for: look again.
+        """
+        return False
 
     def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> Task:
         return self._context.run(self.session.runtime.create_task, coroutine)

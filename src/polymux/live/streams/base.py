@@ -383,16 +383,12 @@ def can_queue(stream: StreamBase) -> bool:
 def is_send_full(stream: StreamBase) -> bool:
     """Whether a send buffer is full, or all credit is spent or reserved by queued data."""
     buffers = stream.buffers
-    if buffers.end_queued:
+    own = stream.own_half
+    if buffers.end_queued or own.state != OPEN:
         return False  # sending does not wait then, it raises
     if stream.endpoint.scheduler.lacks_room(buffers):
         return True
-    own = stream.own_half
-    return (
-        own.credit_granted >= 0
-        and own.credit_granted - own.credit_spent <= buffers.queued_bytes
-        and own.state == OPEN
-    )
+    return own.credit_granted >= 0 and own.credit_granted - own.credit_spent <= buffers.queued_bytes
 
 
 def queue_end(stream: StreamBase) -> None:

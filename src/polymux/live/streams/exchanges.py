@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.streams import OPEN
-from polymux.live.arguments import check_read_limit
+from polymux.live.arguments import MAX_I64, check_read_limit
 from polymux.live.runtime import Task, Timer
 from polymux.live.streams.duplex import BytesLike, Stream
 from polymux.live.streams.fast_paths import take_whole, try_send_whole
@@ -64,9 +64,10 @@ class ExchangeStream(Stream):
             LimitExceeded: The message is larger; the exchange was aborted.
             StreamAborted, SessionClosed: The exchange or the session ended before that.
         """
+        max_bytes = self.endpoint.limits.max_message_bytes
         if limit != 0:
             check_read_limit(limit)
-        max_bytes = limit or self.endpoint.limits.max_message_bytes
+            max_bytes = min(limit, MAX_I64)  # compiled code takes no more
         while True:
             whole = take_whole(self, max_bytes)
             if whole is not None:
@@ -172,21 +173,18 @@ class Call(ExchangeStream):
     the reply (an empty one if nothing was sent); an exception drops the call.
     """
 
-    __slots__ = ()
+    __slots__ = ("_task",)  # not set where there is none: an `__init__` would slow down every call
 
     session: "StreamuxSession"
 
     @property
     def task(self) -> Task | None:
         """The task that answers the call; it is cancelled with the call. It can be set."""
-        return self.session.call_tasks.get(self)
+        return getattr(self, "_task", None)
 
     @task.setter
     def task(self, task: Task | None) -> None:
-        if task is None:
-            self.session.call_tasks.pop(self, None)
-        else:
-            self.session.call_tasks[self] = task
+        self._task = task
 
     def __str__(self) -> str:
         return f"call {self.state.label()}"

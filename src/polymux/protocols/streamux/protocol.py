@@ -709,6 +709,10 @@ class Streamux(Protocol):
             ids.reserved.add(key >> 1)
         return key
 
+    def has_free_id(self, side: i64) -> bool:
+        """Return whether `allocate` would find an id."""
+        return self.next_free_key(side) != NO_ID
+
     def keep_alive_frame(self, side: i64) -> Frame | None:
         """Return a keep alive on the next free id, or None if no id is free (so: not idle)."""
         key = self.next_free_key(side)
