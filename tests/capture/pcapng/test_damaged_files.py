@@ -34,7 +34,7 @@ class MemorySource:
     decompression_error = ""
 
     def __init__(self, data: bytes) -> None:
-        self.path = "memory"
+        self.path = self.name = "memory"
         self.data = data
 
     def window(self, offset: int, size: int) -> bytes:
