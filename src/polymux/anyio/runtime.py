@@ -71,8 +71,10 @@ class DoorRuntime(ABC):
             waited, result = await self.run(verb)
         except RESOURCE_ERRORS as problem:
             raise resource_error(problem) from None
-        if not waited:
-            await (checkpoint() if closing else self.after_call())
+        if closing:
+            await checkpoint()
+        elif not waited:
+            await self.after_call()
         return result
 
     async def finish(self, verb: Coroutine[Any, Any, None]) -> None:
@@ -90,7 +92,7 @@ class DoorRuntime(ABC):
 
     @abstractmethod
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
-        """Run a coroutine. Return whether it had to wait, and its result.
+        """Run a coroutine. Return whether others could run meanwhile, and its result.
 
         If the caller is cancelled meanwhile, it is interrupted, and ends itself in order.
         """

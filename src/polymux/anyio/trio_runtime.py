@@ -46,6 +46,7 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
         self._parked: trio.lowlevel.Task | None = None  # the task of `_run` while it waits
         self._sleep = trio.CancelScope()  # its deadline is when the next timer is due
         self._stopped = False
+        self._runs_ready = False  # the step in progress belongs to a call that runs what it readies
         group.start_soon(self._run)
 
     # What sessions use
@@ -54,7 +55,7 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
         self, callback: Callable[..., object], /, *args: object, context: Context | None = None
     ) -> None:
         self.ready.append((callback, args))
-        if self._parked is not None:
+        if self._parked is not None and not self._runs_ready:
             self._wake()
 
     def call_at(self, when: float, callback: Callable[..., object], /, *args: object) -> HeapTimer:
@@ -97,9 +98,18 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
     @enable_ki_protection
     async def run(self, verb: Coroutine[Any, Any, T]) -> tuple[bool, T]:
         stepped = SteppedTask(self, verb)
-        stepped.begin()
+        self._runs_ready = True
+        try:
+            stepped.begin()
+        except BaseException:  # KeyboardInterrupt: nothing more is done here
+            self._wake()
+            raise
+        finally:
+            self._runs_ready = False
         if stepped.done():
-            return False, stepped.result()
+            return await self._run_readied(), stepped.result()
+        if self.ready:
+            self._wake()
         cancelled: RaiseCancelT | None = None
 
         def interrupt(raise_cancel: RaiseCancelT) -> Abort:
@@ -113,6 +123,20 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
         if cancelled is not None and stepped.cancelled():
             cancelled()
         return True, stepped.result()
+
+    async def _run_readied(self) -> bool:
+        """Let others run, then run what is ready; False if nothing is.
+
+        Data that a task sends is written so without a turn of the runtime's own task, together with
+        what other tasks have sent meanwhile.
+        """
+        if not self.ready:
+            return False
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        self.run_ready()
+        if self.ready:
+            self._wake()
+        return True
 
     def run_logged(
         self, callback: Callable[..., object], arguments: tuple[object, ...] = ()
@@ -150,7 +174,9 @@ class TrioRuntime(SteppingRuntime, DoorRuntime):
                     if self.ready:
                         await trio.lowlevel.cancel_shielded_checkpoint()
                     else:
-                        self._sleep.deadline = self.next_due()
+                        due = self.next_due()
+                        if due != self._sleep.deadline:  # setting it takes microseconds
+                            self._sleep.deadline = due
                         await self._park()
 
     async def _park(self) -> None:
