@@ -179,7 +179,7 @@ class SteppedTask(PlainFuture[T]):
         except BaseException as raised:
             self._finish(None, raised)
             if raised is not problem and is_interruption(raised):
-                raise  # it is for the thread that makes this step, whoever called the task
+                raise  # it is for the thread that makes this step, not for the caller of the task
         else:
             waitable._asyncio_future_blocking = False
             self._waitable = waitable

@@ -475,7 +475,7 @@ def on_peer_opened(session: SessionBase, state: StreamState) -> None:
     """Admit a stream that the peer opened, hold it, or reject it if a limit is exceeded."""
     endpoint = session.endpoint
     if state.opener == NEITHER_SIDE:
-        create_stream(session, state)  # nobody accepts it
+        create_stream(session, state)  # the application never gets it
         return
     name = state.name
     limit = ""
