@@ -20,7 +20,7 @@ The contract with what runs the coroutine (see `runtime`; in asyncio a task), al
   reused for the next await once `result()` was called.
 - `cancel(msg)` returns True if the task will be resumed with CancelledError. It returns False once
   the waiter has been woken; the task then raises CancelledError at its next step by itself.
-- `abandon()` is for a runner that stops waiting by itself. A wakeup that was under way then finds no
+- `abandon()` is for a runner that stops waiting by itself. A wakeup that was under way finds no
   task, or resumes the next await too early: what awaits a `Waiter` looks again in a loop.
 - The wakeup may be called outside of `call_soon` only while no other task of the loop runs, since a
   task cannot run inside another. `current_task` is checked for that (`close` of a TLS transport can
