@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from bench import harness
 from bench.alternating_runs import Act, Candidate, Workload, compare
 from bench.harness import Line, Result
 from bench.peer_process import start_peer
 from bench.peer_process_work import HANDLERS, LIMITS
+from bench.raw_endpoints import COUNT_BYTES
 
 import polymux
 import polymux.anyio
@@ -34,6 +37,7 @@ class Work:
 
     ping: Act  # the median of many round trips
     bulk: Act  # pieces of 64 KiB on one stream, until the peer has received all of them
+    raw_bulk: Act | None = None  # the same without a protocol, on a socket as the door has it
 
 
 @dataclass
@@ -75,10 +79,12 @@ async def measure_all() -> list[Result]:
                 "threads": Work(
                     partial(asyncio.to_thread, ping_blocking, threads),
                     partial(asyncio.to_thread, bulk_blocking, threads),
+                    partial(asyncio.to_thread, raw_bulk_blocking, other.ports["tally"]),
                 ),
                 "trio": Work(
                     in_portal(portal, ping, on_trio),
                     in_portal(portal, bulk, on_trio),
+                    in_portal(portal, raw_bulk_on_trio, other.ports["tally"]),
                 ),
             }
             for name, door in doors.items():
@@ -106,12 +112,15 @@ async def ping_line(protocol: str, name: str, door: Work, reference: Work, pids:
 
 
 async def bulk_line(protocol: str, name: str, door: Work, reference: Work, pids: Any) -> Line:
+    candidates = [
+        Candidate(name, door.bulk, pids),
+        Candidate("asyncio", reference.bulk, pids, TARGETS[name].bulk),
+    ]
+    if door.raw_bulk is not None:
+        candidates.append(Candidate(f"{name}, no protocol", door.raw_bulk, pids))
     return await compare(
         f"{protocol}, bulk through {name}",
-        [
-            Candidate(name, door.bulk, pids),
-            Candidate("asyncio", reference.bulk, pids, TARGETS[name].bulk),
-        ],
+        candidates,
         Workload(bulk_bytes(), "MB/s", 1e6),
     )
 
@@ -162,3 +171,25 @@ def bulk_blocking(session: polymux.sync.Session) -> float:
     stream.end()
     stream.receive_all()
     return time.perf_counter() - start
+
+
+def raw_bulk_blocking(port: int) -> float:
+    piece, count = bytes(PIECE_BYTES), bulk_bytes() // PIECE_BYTES
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        start = time.perf_counter()
+        connection.sendall((count * PIECE_BYTES).to_bytes(COUNT_BYTES, "big"))
+        for _ in range(count):
+            connection.sendall(piece)
+        connection.recv(1)
+        return time.perf_counter() - start
+
+
+async def raw_bulk_on_trio(port: int) -> float:
+    piece, count = bytes(PIECE_BYTES), bulk_bytes() // PIECE_BYTES
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        start = time.perf_counter()
+        await stream.send_all((count * PIECE_BYTES).to_bytes(COUNT_BYTES, "big"))
+        for _ in range(count):
+            await stream.send_all(piece)
+        await stream.receive_some(1)
+        return time.perf_counter() - start

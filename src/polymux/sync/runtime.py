@@ -6,7 +6,8 @@ for the sockets, and processes what comes, until what it waits for is done. So a
 through another thread. Only one thread leads; others that wait are parked, and the next of them
 leads when the leader has what it wanted. When none waits, a thread of the runtime's own leads, so
 that peers are answered and timers run. It takes over a moment after the last caller: a caller that
-calls again soon does not have to displace it.
+calls again soon does not have to displace it. One that sends and sends, and never has to wait,
+looks at the sockets now and then: two threads that take turns would wait for each other.
 
 A signal handler or a finalizer runs on top of a call of its thread, and may itself call a verb.
 While the call below waits, this works as everywhere, even if that call leads. While it works under
@@ -34,6 +35,7 @@ from polymux.live.stepping_runtime import HeapTimer, SteppingRuntime
 T = TypeVar("T")
 
 TAKE_OVER_SECONDS = 0.005  # from the last caller's wait until the runtime's own thread leads
+LOOK_SECONDS = 0.0001  # from then until a call that need not wait looks at the sockets
 MAX_WAIT_SECONDS = 3600.0  # at a time: systems have bounds
 RELEASED_POLL_SECONDS = 0.005  # between two looks of a call that outlives all connections
 
@@ -222,6 +224,7 @@ class ThreadRuntime(SteppingRuntime):
         task.begin()
         self._settle()
         if task.done():
+            self._look_at_sockets()
             return True
         try:
             self._wait(task, deadline, may_lead)
@@ -383,6 +386,20 @@ class ThreadRuntime(SteppingRuntime):
                 self._asleep = False
                 self._standby.set()
             self._release_if_unused()
+
+    def _look_at_sockets(self) -> None:
+        """Process what has come, unless that was done just now, or another thread leads.
+
+        The runtime's own thread, if it leads, ends that after the next event.
+        """
+        now = monotonic()
+        if now - self._led_at < LOOK_SECONDS:
+            return
+        self._led_at = now
+        if self._leader is None and not self._released:
+            for key, mask in self._selector.select(0):
+                self._dispatch(key.fd, mask)
+            self._settle()
 
     def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:
         """Process what comes until a task is done, or the deadline has passed.
