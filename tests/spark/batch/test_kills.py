@@ -203,7 +203,8 @@ if SOAK:  # a worker is killed in `test_cluster_pipeline` too
         told = run_driver(
             CLUSTER_DRIVER, standalone_cluster.master, json.dumps(standalone_cluster.conf),
             str(captures / "new.pcapng"), str(out), str(KILLS),
-            loss=("Lost ", "outstanding", "Exception", "\tat ", "Caused by", "Connection"),
+            loss=("Lost ", "outstanding", "Exception", "\tat ", "Caused by", "Connection",
+                  "Failed to send RPC"),
         )  # fmt: skip
         assert told["killed"] >= KILLS // 2
         assert told["outcomes"] == [[True, 16]] * KILLS
