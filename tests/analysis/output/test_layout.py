@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -100,7 +101,7 @@ def test_every_file_is_sorted_though_its_rows_did_not_fit_into_memory(
 ) -> None:
     monkeypatch.setattr(parquet, "PORTION_BYTES", 20_000)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 1000)
-    with TableWriter(tmp_path) as tables:
+    with TableWriter(tmp_path, layout=TableLayout(sorts_files=True)) as tables:
         for number in range(50):
             tables.emit("timeline", timeline([(f"{n * 7 % 90:016x}", number) for n in range(90)]))
         assert tables.pending_bytes < 20_000
@@ -113,13 +114,36 @@ def test_every_file_is_sorted_though_its_rows_did_not_fit_into_memory(
     assert sizes == [1000, 1000, 1000, 1000, 500]
 
 
+def test_without_sorted_files_each_row_group_is_sorted_and_nothing_is_stored_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "PORTION_BYTES", 5_000)
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with TableWriter(tmp_path) as tables:
+        for number in range(50):
+            tables.emit("timeline", timeline([(f"{n * 7 % 90:016x}", number) for n in range(90)]))
+            assert tables.pending_bytes < 30_000
+    (file,) = tables.files
+    stored = pq.ParquetFile(file.path)
+    assert stored.num_row_groups > 3
+    found = []
+    for group in range(stored.num_row_groups):
+        told = stored.read_row_group(group).to_pylist()
+        rows = [(row["session_id"], row["bucket"]) for row in told]
+        assert rows == sorted(rows)
+        found += rows
+    assert sorted(found) == [(f"{n:016x}", number) for n in range(90) for number in range(50)]
+
+
 def test_one_session_is_found_in_a_few_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By DuckDB, which reads the Bloom filters and the bounds of each row group."""
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 400)
     for task in range(10):
-        with TableWriter(tmp_path, f"part-{task}") as tables:
+        layout = TableLayout(sorts_files=True)
+        with TableWriter(tmp_path, f"part-{task}", layout) as tables:
             for number in range(4):
                 tables.emit(
                     "timeline",
@@ -271,6 +295,6 @@ def test_a_temporary_file_that_cannot_be_written_is_one_clear_error(
 
     monkeypatch.setattr(parquet, "PORTION_BYTES", 100)
     monkeypatch.setattr("polymux.analysis.output.sorted_rows.tempfile.TemporaryFile", full)
-    tables = TableWriter(tmp_path)
+    tables = TableWriter(tmp_path, layout=TableLayout(sorts_files=True))
     with pytest.raises(parquet.OutputError, match="temporary file: No space left on device"):
         tables.emit("timeline", timeline([("a", n) for n in range(100)]))

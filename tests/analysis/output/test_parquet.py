@@ -10,6 +10,7 @@ from tests.analysis.recorded_conversation import MS, START, Found, save
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output import parquet
+from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.parquet import (
     ROW_GROUP_ROWS,
@@ -93,7 +94,7 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
         for session in reading:
             analyze_session(session, AnalysisOptions(), found.emit)
     (batch, *_) = found.batches["frames"]
-    with TableWriter(tmp_path) as tables:
+    with TableWriter(tmp_path, layout=TableLayout(sorts_files=True)) as tables:
         times = 5 * ROW_GROUP_ROWS // 2 // batch.num_rows
         for _ in range(times):
             tables.emit("frames", batch)
@@ -112,8 +113,9 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
     assert known.isdisjoint({"sender", "kind", "stream"})
 
 
+@pytest.mark.parametrize("sorts_files", [True, False])
 def test_all_tables_together_hold_back_a_bounded_amount(
-    recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sorts_files: bool, recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short sessions fill five tables at once, and each alone is far from a full row group."""
     found = Found()
@@ -121,12 +123,14 @@ def test_all_tables_together_hold_back_a_bounded_amount(
         for session in reading:
             analyze_session(session, AnalysisOptions(), found.emit)
     batches = {table: rows[0] for table, rows in found.batches.items()}
-    monkeypatch.setattr(parquet, "MAX_PENDING_BYTES", 1 << 20)
-    with TableWriter(tmp_path) as tables:
+    most = 1 << 20
+    for name in ("MAX_PENDING_BYTES", "MAX_UNWRITTEN_BYTES"):
+        monkeypatch.setattr(parquet, name, most)
+    with TableWriter(tmp_path, layout=TableLayout(sorts_files=sorts_files)) as tables:
         for _ in range(300):
             for table, batch in batches.items():
                 tables.emit(table, batch)
-                assert tables.pending_bytes <= parquet.MAX_PENDING_BYTES
+                assert tables.pending_bytes <= most
     for table, batch in batches.items():
         assert read_table(tmp_path, table).num_rows == 300 * batch.num_rows
 

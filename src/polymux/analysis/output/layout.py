@@ -33,6 +33,8 @@ class TableLayout:
             session's start, UTC), or `date` and `sensor`; empty: none.
         run: The id of the run, recorded in every file; "" records none.
         options: The options of the run as text, recorded likewise.
+        sorts_files: Whether the rows of a whole file are sorted by session, as always with
+            partitions. Otherwise those of each row group are, which takes a third less time.
 
     Raises:
         BadLayout: `partition_by` names something else.
@@ -41,6 +43,7 @@ class TableLayout:
     partition_by: tuple[str, ...] = ()
     run: str = ""
     options: str = ""
+    sorts_files: bool = False
 
     def __post_init__(self) -> None:
         if self.partition_by != PARTITION_COLUMNS[: len(self.partition_by)]:

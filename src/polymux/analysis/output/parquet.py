@@ -1,11 +1,11 @@
 """Tables as Parquet: one folder per table, which exists even if the table has no rows.
 
-The rows of a file are sorted by session, those of a session by time, so that row groups and pages
-have few sessions each; a Bloom filter says which sessions a row group has. With a `TableLayout`
-that partitions, the files are in a folder for each date, and sensor. Sorting holds back a bounded
-amount of rows and keeps the others in a temporary file until the writer is closed; it then holds
-one row group. Files are renamed to their final names complete, or not at all. The same batches in
-the same order give the same files.
+The rows of a row group are sorted by session, those of a session by time, so that its pages have
+few sessions each; a Bloom filter says which sessions a row group has. If the `TableLayout` sorts
+files, row groups have few sessions too: that holds back a bounded amount of rows and keeps the
+others in a temporary file until the writer is closed; it then holds one row group. With a layout
+that partitions, the files are in a folder for each date, and sensor. Files are renamed to their
+final names complete, or not at all. The same batches in the same order give the same files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polymux.analysis.output.arrow_batches import SCHEMAS, captures_batch
 from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.manifest import table_files
 from polymux.analysis.output.row_batcher import RowBatcher
-from polymux.analysis.output.sorted_rows import SESSION, SortedRows
+from polymux.analysis.output.sorted_rows import SESSION, SortedRows, joined, sort_by_session
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
 from polymux.capture.io.paths import PRIVATE_FOLDER, open_private
@@ -40,6 +40,9 @@ ROW_GROUP_ROWS: Final = 1 << 20
 ROW_GROUP_BYTES: Final = 48 << 20  # of the rows in memory; in a file they are a tenth of it
 PORTION_BYTES: Final = 8 << 20  # of a table's rows, which are sorted together
 MAX_PENDING_BYTES: Final = 16 << 20  # of all tables together, until they are sorted
+# The same where each row group is sorted by itself; and of a table, which then is a row group.
+MAX_UNWRITTEN_BYTES: Final = 24 << 20
+MAX_GROUP_BYTES: Final = 16 << 20
 MERGED_BATCH_ROWS: Final = 65_536
 BLOOM_FILTER_FPP: Final = 0.01  # share of the sessions that a row group wrongly seems to have
 EMPTY_FILE_NAME: Final = "part-empty"
@@ -115,9 +118,13 @@ class _ParquetFile:
         if self._piece_rows >= ROW_GROUP_ROWS or self._piece_bytes >= ROW_GROUP_BYTES:
             self._write_group()
 
-    def close(self) -> None:
+    def end_group(self) -> None:
+        """Write the rows that were added since the last row group."""
         if self._pieces:
             self._write_group()
+
+    def close(self) -> None:
+        self.end_group()
         self._open(SCHEMAS[self.table], 1).close()
         os.replace(self._temp_path, self.path)
 
@@ -160,7 +167,7 @@ class _ParquetFile:
                 ],
                 store_schema=False,  # readers see text, not dictionaries
                 write_page_index=True,
-                sorting_columns=[pq.SortingColumn(0)] if by_session else None,
+                sorting_columns=[pq.SortingColumn(0)] if by_session else None,  # of a row group
                 bloom_filter_options={SESSION: {"ndv": 2 * sessions, "fpp": BLOOM_FILTER_FPP}}
                 if by_session
                 else None,
@@ -246,6 +253,48 @@ class _TableRows:
         self._rows.close()
 
 
+class _GroupedRows:
+    """The rows of one table until there are enough for a row group, which is sorted by itself."""
+
+    def __init__(self, file: _ParquetFile) -> None:
+        self.table = file.table
+        self.file = file
+        self.row_count = 0
+        self._rows = 0  # that are not written yet
+        self._compact: list[pa.RecordBatch] = []
+        self._views: list[pa.RecordBatch] = []  # may be a few rows that keep a page alive
+        self._compact_bytes = self._view_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._compact_bytes + self._view_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._views.append(batch)
+        self._view_bytes += batch.get_total_buffer_size()
+        self._rows += batch.num_rows
+        self.row_count += batch.num_rows
+        if self._view_bytes >= PORTION_BYTES and len(self._views) > 1:
+            self._compact.append(joined(self._views))
+            self._compact_bytes += self._compact[-1].get_total_buffer_size()
+            self._views, self._view_bytes = [], 0
+        if self.pending_bytes >= MAX_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
+            self.spill()
+
+    def spill(self) -> None:
+        """Write what is held as a row group."""
+        held = [*self._compact, *self._views]
+        self._compact, self._views = [], []
+        self._rows = self._compact_bytes = self._view_bytes = 0
+        for batch in held if self.table in UNSORTED_TABLES else sort_by_session(held):
+            self.file.add(batch)
+        del held
+        self.file.end_group()
+
+    def close(self) -> None:
+        self.file.discard()
+
+
 class TableWriter:
     """Writes `FOLDER/TABLE[/PARTITION]/NAME.parquet` for every table that receives rows.
 
@@ -266,7 +315,8 @@ class TableWriter:
         """The complete files, once the writer is closed."""
         self.batcher = RowBatcher(self.emit)
         self._layout = layout or TableLayout()
-        self._tables: dict[str, _TableRows] = {}
+        self._sorts_files = self._layout.sorts_files or bool(self._layout.partition_by)
+        self._tables: dict[str, _TableRows | _GroupedRows] = {}
         self._partitions: list[tuple[str, ...]] = []  # by place
         self._place_of_partition: dict[tuple[str, ...], int] = {}
         self._places: dict[str, int] = {}  # of sessions that are not in the first partition
@@ -291,17 +341,26 @@ class TableWriter:
             return
         rows = self._tables.get(table)
         if rows is None:
-            rows = self._tables[table] = _TableRows(table, SortedRows(self._place_of))
+            rows = self._tables[table] = self._new_rows(table)
+        most = MAX_PENDING_BYTES if self._sorts_files else MAX_UNWRITTEN_BYTES
         try:
             rows.add(batch)
-            if self.pending_bytes > MAX_PENDING_BYTES:
-                max(self._tables.values(), key=lambda each: each.pending_bytes).spill()
+            if self.pending_bytes > most:
+                rows = max(self._tables.values(), key=lambda each: each.pending_bytes)
+                rows.spill()
         except OSError as problem:
+            if isinstance(rows, _GroupedRows):
+                raise _write_error(rows.file.path, problem) from None
             raise OutputError(
                 f"rows of {table} cannot be written to a temporary file: "
                 f"{problem.strerror or problem}; TMPDIR, or spark.local.dir of a worker, names the "
                 "directory of these"
             ) from None
+
+    def _new_rows(self, table: str) -> _TableRows | _GroupedRows:
+        if self._sorts_files:
+            return _TableRows(table, SortedRows(self._place_of))
+        return _GroupedRows(_ParquetFile(self.folder / table, table, self.name, self._layout))
 
     def add_captures(self, summaries: Iterable[FileSummary]) -> None:
         """Add the rows of the `captures` table."""
@@ -318,9 +377,12 @@ class TableWriter:
         unfinished: list[_ParquetFile] = []
         try:
             for rows in self._tables.values():
-                pa.default_memory_pool().release_unused()
-                trim()
-                self._write(rows, unfinished)
+                if isinstance(rows, _GroupedRows):
+                    self._finish(rows)
+                else:
+                    pa.default_memory_pool().release_unused()
+                    trim()
+                    self._write(rows, unfinished)
         except BaseException:
             for file in unfinished:
                 file.discard()
@@ -350,6 +412,14 @@ class TableWriter:
         except OSError as problem:
             raise _write_error(self.folder / rows.table, problem) from None
         rows.close()
+
+    def _finish(self, rows: _GroupedRows) -> None:
+        """Complete the file of a table whose row groups are sorted by themselves."""
+        try:
+            rows.spill()
+            self._complete([rows.file])
+        except OSError as problem:
+            raise _write_error(rows.file.path, problem) from None
 
     def _complete(self, unfinished: list[_ParquetFile]) -> None:
         for file in unfinished:
@@ -401,7 +471,8 @@ def write_empty_table(path: Path, table: str) -> None:
 
 def merge_files(paths: Iterable[Path], table: str, target: Path) -> None:
     """Write the rows of these files of a table to one file, sorted, a row group at a time."""
-    with TableWriter(target.parent.parent, f"{target.stem}-merging") as writer:
+    layout = TableLayout(sorts_files=True)
+    with TableWriter(target.parent.parent, f"{target.stem}-merging", layout) as writer:
         for path in paths:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=MERGED_BATCH_ROWS):

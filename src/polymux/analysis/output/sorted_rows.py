@@ -57,7 +57,7 @@ class SortedRows:
         if self._held:
             if self._spill is None:
                 self._spill = _RunFile(self._held[0].schema)
-            ordered = sort_by_session(self._held, self._place_of)
+            ordered = joined(sort_by_session(self._held, self._place_of))
             self._held = []
             self._spill.add_run(ordered, self._key_at)
 
@@ -126,23 +126,19 @@ class _RunFile:
         self._starts: list[list[int]] = []  # of each run: where its streams begin
         self._last: Key | None = None
 
-    def add_run(
-        self, batches: list[pa.RecordBatch], key_at: Callable[[pa.RecordBatch, int], Key]
-    ) -> None:
-        """Append sorted batches: to the last run, where they continue it, or as another."""
-        first = key_at(batches[0], 0)
+    def add_run(self, batch: pa.RecordBatch, key_at: Callable[[pa.RecordBatch, int], Key]) -> None:
+        """Append a sorted batch: to the last run, where it continues that, or as another."""
+        first = key_at(batch, 0)
         if self._last is None or first < self._last:
             self._starts.append([])
-        self._last = key_at(batches[-1], batches[-1].num_rows - 1)
+        self._last = key_at(batch, batch.num_rows - 1)
         self._starts[-1].append(self._file.tell())
-        # Each batch has dictionaries of its own, which the format of streams allows.
+        row_bytes = batch.nbytes // batch.num_rows + 1
+        rows = max(1, min(RUN_BATCH_ROWS, RUN_BATCH_BYTES // row_bytes))
+        # The dictionaries are those of the whole batch, and are written once.
         with pa.ipc.new_stream(self._file, self._schema) as stream:
-            for batch in batches:
-                compact = without_unused_names(batch)
-                row_bytes = compact.nbytes // compact.num_rows + 1
-                rows = max(1, min(RUN_BATCH_ROWS, RUN_BATCH_BYTES // row_bytes))
-                for begin in range(0, compact.num_rows, rows):
-                    stream.write_batch(without_unused_names(compact.slice(begin, rows)))
+            for begin in range(0, batch.num_rows, rows):
+                stream.write_batch(batch.slice(begin, rows))
         self._file.flush()
 
     def runs(self) -> list[Iterator[pa.RecordBatch]]:
@@ -205,6 +201,8 @@ class _Cursor:
 
     def take_through(self, key: Key) -> pa.RecordBatch:
         """Take the rows with this key from the batch, or with a lesser one."""
+        if self.last <= key:
+            return self.take_rest()
         return self._take(_first_row_from(self._batch, (key[0], key[1] + "\0"), self._key_at))
 
     def take_rest(self) -> pa.RecordBatch:
@@ -251,9 +249,7 @@ def sort_by_session(
 
 def _copied_in_order(batches: Sequence[pa.RecordBatch], place_of: PlaceOf) -> pa.RecordBatch:
     """One batch with the rows of these, in order."""
-    joined = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
-    (batch,) = joined.to_batches()
-    del joined
+    batch = joined(batches)
     sessions = _encoded(batch.column(SESSION))
     names = sessions.dictionary.to_pylist()
     ranks = [0] * len(names)
@@ -264,17 +260,29 @@ def _copied_in_order(batches: Sequence[pa.RecordBatch], place_of: PlaceOf) -> pa
     return without_unused_names(batch.take(pc.sort_indices(keys)))
 
 
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of these; it shares no memory with them if there are several."""
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()
+    return batch
+
+
 def without_unused_names(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with dictionaries of at most as many values as it has rows.
 
     A batch that was cut from another keeps its dictionaries, and with short sessions that of their
     ids is as large as the other batch.
     """
-    columns = [
-        column.dictionary_decode().dictionary_encode()
-        if pa.types.is_dictionary(column.type) and len(column.dictionary) > batch.num_rows
-        else column
+    large = [
+        pa.types.is_dictionary(column.type) and len(column.dictionary) > batch.num_rows
         for column in batch.columns
+    ]
+    if not any(large):
+        return batch
+    columns = [
+        column.dictionary_decode().dictionary_encode() if is_large else column
+        for column, is_large in zip(batch.columns, large, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 

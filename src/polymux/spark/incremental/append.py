@@ -240,7 +240,7 @@ def analyze_into_lake(
             "--append (append=True), or choose another place"
         )
     settings = AppendSettings(
-        replace(options, layout=TableLayout()),  # which divides tables by date anyway
+        replace(options, layout=TableLayout(sorts_files=True)),  # divided by date anyway
         filters,
         limits,
         tuple(how.reprocess),

@@ -55,7 +55,8 @@ def without_rows(
         if not pc.any(pc.is_in(keys, value_set=unwanted)).as_py():
             return None
         with output.folder() as folder:
-            layout = TableLayout(run=output.run, options=recorded_options(parquet.metadata))
+            told = recorded_options(parquet.metadata)
+            layout = TableLayout(run=output.run, options=told, sorts_files=True)
             with TableWriter(folder / "kept", f"part-{uuid.uuid4().hex}", layout) as writer:
                 for batch in parquet.iter_batches():
                     kept = batch.filter(pc.invert(pc.is_in(batch[key], value_set=unwanted)))

@@ -53,7 +53,8 @@ def join_files(lake: Lake, output: TaskOutput, files: list[DataFile]) -> list[Da
     table = files[0].table
     source = lake.storage.arrow_filesystem.open_input_file(lake.storage.arrow_path(files[0].path))
     with source:
-        layout = TableLayout(run=output.run, options=recorded_options(pq.read_metadata(source)))
+        told = recorded_options(pq.read_metadata(source))
+        layout = TableLayout(run=output.run, options=told, sorts_files=True)
     with output.folder() as folder:
         with TableWriter(folder / "joined", layout=layout) as writer:
             for batch in lake.batches(files):
