@@ -159,7 +159,7 @@ def main() -> int:
     asked = [
         (alone, job)
         for name, alone, job in chosen
-        if name in rows or not rows and name not in by_name
+        if name in rows or (not rows and name not in by_name)
     ]
     shared = iter([job for alone, job in asked if not alone])
     with ThreadPoolExecutor(2) as pool:
