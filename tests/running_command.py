@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.threaded_server import COMMAND
 
@@ -92,13 +93,25 @@ class Running:
 
     def metrics(self) -> dict[str, float]:
         """The sums of all samples of each counter, by its name."""
-        [url] = re.findall(r"metrics at (\S+)", self.err)
-        text = urllib.request.urlopen(url, timeout=30).read().decode()
         return {
             family.name: sum(sample.value for sample in family.samples)
-            for family in text_string_to_metric_families(text)
+            for family in self._families()
             if family.type == "counter"
         }
+
+    def counters(self) -> dict[tuple[str, ...], float]:
+        """Each sample of each counter, by its name and the values of its labels."""
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in self._families()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+
+    def _families(self) -> list[Metric]:
+        [url] = re.findall(r"metrics at (\S+)", self.err)
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return list(text_string_to_metric_families(answer.read().decode()))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal to the parent, and wait for the end. Returns the exit code."""

@@ -35,6 +35,7 @@ class Row:
     figures: tuple[Figure, ...] = ()
     alone: bool = False  # it measures time or memory: no other such row runs at the same time
     times: int = 1  # repetitions
+    only_by_name: bool = False  # it takes too long: run only when it is named with --only
 
 
 ATTACKS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -94,17 +95,39 @@ ROWS = [
          "tests/aio/test_connection_gate.py"),
         (Figure(r"^R26 .*?: (\d+) silent", "silent connections", 1000, use_minimum=True),),
         alone=True),
-    Row("R27", "unfinished TLS handshakes",
-        ("tests/record/test_connection_floods.py::test_unfinished_tls_handshakes_are_bounded",),
+    Row("R27", "unfinished and silent TLS handshakes",
+        ("tests/record/test_connection_floods.py::test_unfinished_tls_handshakes_are_bounded",
+         "tests/record/test_connection_floods.py::test_silent_tls_connections_cost_little"),
         (Figure(r"^R27 .*?: (\d+) unfinished", "handshakes", 1000),), alone=True),
-    Row("R28", "no descriptors",
-        ("tests/record/test_connection_floods.py::"
-         "test_at_the_limit_of_descriptors_a_collector_stays_durable",), alone=True),
+    Row("R28", "no descriptors: server, recorder, collector",
+        ("tests/aio/transports/test_descriptors.py",
+         "tests/record/test_connection_floods.py::"
+         "test_at_the_limit_of_descriptors_a_recorder_forwards_what_it_accepts",
+         "tests/record/test_connection_floods.py::"
+         "test_at_the_limit_of_descriptors_a_collector_stays_durable"), alone=True),
     Row("R31", "connections that arrive together", ("tests/aio/transports/test_backlog.py",),
         alone=True),
-    Row("D1", "recorder killed 100 times", ("tests/record/test_kill.py",)),
+    Row("R32", "processes that share an address, and are killed one after another under load",
+        ("tests/record/test_killed_workers.py", "tests/cli/test_processes.py",
+         "tests/record/test_processes.py", "tests/record/collector/test_processes.py",
+         "tests/aio/test_reuse_port.py"),
+        (Figure(r"^R32 \w+: (\d+) kills", "kills", 300),), alone=True),
+    Row("R33", "servers that take a Unix path", ("tests/aio/transports/test_unix_path.py",),
+        (Figure(r"^R33 .*?: (\d+) races", "races", 1000),)),
+    Row("R34", "the same sessions on asyncio, uvloop, trio and in threads",
+        ("tests/doors", "tests/aio/test_uvloop.py", "tests/record/test_uvloop.py")),
+    Row("R35", "relays, and what a replay repeats",
+        ("tests/relay/test_bridge.py", "tests/relay/test_engine.py",
+         "tests/relay/test_replay.py")),
+    Row("R36", "properties of every protocol, of the scheduler, of 10,000 requests",
+        ("tests/testing/test_properties.py", "tests/core/test_send_scheduler.py",
+         "tests/core/test_compiled_equals_interpreted.py",
+         "tests/aio/protocols/test_streamux_soak.py"), only_by_name=True),
+    Row("D1", "recorder killed 100 times, collector 40 times",
+        ("tests/record/test_kill.py", "tests/record/collector/test_kill.py")),
     Row("D2", "power loss", ("tests/capture/pcapng/test_power_loss.py",)),
-    Row("D3", "full and failing disks", ("tests/record/test_disk.py",)),
+    Row("D3", "full and failing disks, limits on disk space",
+        ("tests/record/test_disk.py", "tests/record/collector/test_limits.py")),
     Row("D4", "torn and flipped captures; D5", ("tests/capture/pcapng/test_damaged_files.py",)),
     Row("D6", "rotation under kill", ("tests/record/test_rotation.py",
                                       "tests/capture/pcapng/test_rotation.py")),
@@ -125,12 +148,20 @@ ROWS = [
         ("tests/record/test_shared_directory.py", "tests/record/test_shared_kills.py"),
         (Figure(r"^D14 .*?: (\d+) kills", "kills", 200),)),
     Row("D15", "peers lost while the disk is full", ("tests/record/test_lost_peers.py",)),
+    Row("D16", "lakes that grow by runs, and runs that are killed",
+        ("tests/spark/lake", "tests/spark/incremental"), only_by_name=True),
+    Row("D17", "clusters that are killed, object stores, Spark Connect",
+        ("tests/spark/batch/test_kills.py", "tests/spark/batch/test_object_store.py",
+         "tests/spark/test_connect.py"), only_by_name=True),
     Row("R29", "output that is not read", ("tests/cli/test_stuck_output.py",)),
     Row("S1", "hostile names in the report; S2 self-contained",
         ("tests/report/test_browser.py", "tests/report/render/test_hostile_page.py",
          "tests/report/render/test_html.py", "tests/text/test_sanitize.py")),
     Row("S3", "report of 10^4 to 10^7 frames", ("tests/report/test_size.py",)),
-    Row("S4", "special names; S5", ("tests/cli",)),
+    # Without what is in other rows.
+    Row("S4", "special names; S5",
+        ("tests/cli", *(f"--ignore=tests/cli/test_{name}.py" for name in
+                        ("many_flows", "processes", "stuck_output")))),
     Row("S13", "10^6 flows of one packet", ("tests/cli/test_many_flows.py",),
         (Figure(r"^S13 .*? of (\d+) flows", "flows", 1_000_000, use_minimum=True),), alone=True),
     Row("S14", "web pages, allow lists, shared tokens, an audit log",

@@ -71,12 +71,21 @@ class Scene:
     foe: Foe
     foes: list[Foe] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # figures of its own
+    clients: list[Session] = field(default_factory=list)
 
     async def another(self, hello: bool = True, unread: bool = False) -> Foe:
         foe = Foe(self.attack.protocol, self.target.port)
         self.foes.append(foe)
         await foe.dial(hello, unread)
         return foe
+
+    async def client(self) -> Session:
+        """A session that keeps to its protocol, in place of the attacker's raw connection."""
+        if self.foe in self.foes:
+            self.foes.remove(self.foe)  # it has not connected
+        url = f"tcp://127.0.0.1:{self.target.port}"
+        self.clients.append(await polymux.connect(url, protocol=self.attack.protocol))
+        return self.clients[-1]
 
     async def told(self) -> Facts:
         """The server's facts about the newest session."""
@@ -145,6 +154,9 @@ async def assault(attack: Attack, target: Target, witness: Session, outcome: Out
         await watching
         for each in scene.foes:
             await each.leave()
+        for session in scene.clients:
+            session.abort()
+            await session.wait_closed()
     await measure_echo(witness, outcome)
     outcome.growth = max(outcome.growth, target.growth())
     if outcome.growth > attack.memory * MIB:

@@ -30,20 +30,20 @@ def some_rows(count: int) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("in_python", [True, False])
+@pytest.mark.parametrize("at_once", [10_000, 7])
 @pytest.mark.parametrize("count", [0, 1, 2, 500])
 def test_rows_are_sorted_by_key_and_then_by_arrival(
-    count: int, in_python: bool, monkeypatch: pytest.MonkeyPatch
+    count: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_spool, "MAX_SORTED_IN_PYTHON", 10_000 if in_python else 0)
+    monkeypatch.setattr(sorted_spool, "MAX_SORTED_AT_ONCE", at_once)
     monkeypatch.setattr(sorted_spool, "MAX_BYTES_IN_MEMORY", 100)
     rows = some_rows(count)
     assert collected(rows) == [row for _, row in sorted(rows, key=lambda each: each[0])]
 
 
-@pytest.mark.parametrize("in_python", [True, False])
-def test_only_the_first_rows_are_kept(in_python: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_spool, "MAX_SORTED_IN_PYTHON", 10_000 if in_python else 0)
+@pytest.mark.parametrize("at_once", [10_000, 7])
+def test_only_the_first_rows_are_kept(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_spool, "MAX_SORTED_AT_ONCE", at_once)
     rows = some_rows(1000)
     expected = [row for _, row in sorted(rows, key=lambda each: each[0])]
     for most in (1, 10, 400, 2000):

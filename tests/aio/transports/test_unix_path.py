@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,27 @@ from tests.aio.session_helpers import echo, exchange
 
 import polymux
 from polymux.live.listener import answers, bind_unix_socket
+
+RACES = 1000 if os.environ.get("POLYMUX_SOAK") else 20
+RACERS = 4
+
+# Takes the path that it is told, if it can, and keeps it until it is told more.
+RACER = """
+import sys
+from polymux.live.listener import bind_unix_socket
+
+for line in sys.stdin:
+    path = line[:-1]
+    try:
+        held = bind_unix_socket(path, 10)
+    except OSError:
+        held = None
+    print("taken" if held else "refused", flush=True)
+    sys.stdin.readline()
+    if held:
+        held.close()
+    print("closed", flush=True)
+"""
 
 
 async def test_a_second_server_does_not_take_the_path_of_a_live_one(tmp_path: Path) -> None:
@@ -74,3 +98,44 @@ def test_of_two_servers_that_find_a_dead_one_at_once_one_takes_its_path(
             assert answers(path)
             assert first.getsockname() == path
     assert not answers(path)
+
+
+def test_of_many_processes_that_find_a_dead_server_at_once_one_takes_its_path(
+    tmp_path: Path,
+) -> None:
+    """Every socket that is closed leaves its path behind, as a server that was killed does."""
+    path = f"{tmp_path}/s"
+    with ExitStack() as stack:
+        racers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", RACER],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+                )
+            )
+            for _ in range(RACERS)
+        ]  # fmt: skip
+        for race in range(RACES):
+            said = tell_all(racers, path)
+            assert sorted(said) == ["refused"] * (RACERS - 1) + ["taken"], f"race {race}"
+            assert answers(path)
+            assert tell_all(racers, "") == ["closed"] * RACERS
+            assert os.path.exists(path)
+            assert not answers(path)
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.close()
+    assert [name for name in os.listdir(tmp_path) if name != "s"] == []
+    print(f"R33 {RACERS} processes: {RACES} races, one server in each")
+
+
+def tell_all(racers: list[subprocess.Popen[str]], line: str) -> list[str]:
+    """Say something to all processes at once; return what each of them answers."""
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(f"{line}\n")
+    answered = []
+    for racer in racers:
+        assert racer.stdout is not None
+        answered.append(racer.stdout.readline().strip())
+    return answered

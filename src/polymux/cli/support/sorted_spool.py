@@ -6,6 +6,7 @@ once there are more than a few megabytes.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import tempfile
 from array import array
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 MAX_BYTES_IN_MEMORY = 4 << 20
 MAX_JOINED = 64  # rows that are read at a time
-MAX_SORTED_IN_PYTHON = 50_000  # rows; sorting more as Python objects takes too much memory
+MAX_SORTED_AT_ONCE = 50_000  # rows; sorting more as Python objects takes too much memory
 
 Key = tuple[int, int]
 
@@ -72,20 +73,18 @@ class SortedSpool:
         return itertools.islice(self._order(), self._max_rows or len(self))
 
     def _order(self) -> Iterable[int]:
-        count, (first, second) = len(self), self._keys
-        if count <= MAX_SORTED_IN_PYTHON:
-            return sorted(range(count), key=lambda n: (first[n], second[n]))
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        """The numbers of all rows, in order: sorted in parts, which are merged."""
+        first, second = self._keys
 
-        columns = [
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(column)])
-            for column in self._keys
+        def key(number: int) -> Key:
+            return first[number], second[number]
+
+        count, step = len(self), MAX_SORTED_AT_ONCE
+        parts = [
+            array("q", sorted(range(start, min(count, start + step)), key=key))
+            for start in range(0, count, step)
         ]
-        table = pa.table(columns, names=["first", "second"])
-        keys = [("first", "ascending"), ("second", "ascending")]
-        indexes = pc.sort_indices(table, sort_keys=keys)  # stable, as Python's sort is
-        return (index.as_py() for index in indexes)
+        return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=key)
 
     def _drop_last(self) -> None:
         """Keep only the first `max_rows` rows."""

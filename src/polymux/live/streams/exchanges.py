@@ -14,22 +14,28 @@ from polymux.live.streams.fast_paths import take_whole, try_send_whole
 if TYPE_CHECKING:
     from polymux.live.protocols.streamux import StreamuxSession
 
-MAX_JOINED_BYTES = 256 * 1024  # a larger message is written into one buffer as it arrives
+# Parts of a message are joined to blocks of this size or more as they arrive,
+BLOCK_BYTES = 256 * 1024
+# and blocks at the end of the message, unless it is larger than this.
+MAX_JOINED_BYTES = 4 * 1024 * 1024
 
 
 class MessageBuffer:
     """Joins the parts of one message.
 
-    A small message is joined at its end. A large one is written into one buffer as it arrives, so
-    that it is never in memory twice.
+    A message that becomes larger than `MAX_JOINED_BYTES` is written into one buffer as it arrives,
+    so that it is never in memory twice. Blocks of smaller ones never grow: many buffers that grow
+    side by side leave holes that none of them fits into.
     """
 
-    __slots__ = ("_buffer", "_parts", "size")  # one exists for each exchange being read
+    __slots__ = ("_blocks", "_buffer", "_part_bytes", "_parts", "size")  # one for each exchange
 
     def __init__(self) -> None:
         self.size = 0
-        self._parts: list[bytes] = []
-        self._buffer: BytesIO | None = None
+        self._part_bytes = 0
+        self._parts: list[bytes] = []  # the newest ones
+        self._blocks: list[bytes] = []  # what is before these
+        self._buffer: BytesIO | None = None  # all of a large message
 
     def add(self, part: bytes) -> None:
         self.size += len(part)
@@ -37,16 +43,25 @@ class MessageBuffer:
             self._buffer.write(part)
             return
         self._parts.append(part)
-        if self.size > MAX_JOINED_BYTES and len(self._parts) > 1:
-            self._buffer = BytesIO()
-            for early_part in self._parts:
-                self._buffer.write(early_part)
-            self._parts.clear()
+        self._part_bytes += len(part)
+        if self._part_bytes >= BLOCK_BYTES:
+            self._blocks.append(joined(self._parts))
+            self._parts = []
+            self._part_bytes = 0
+            if self.size > MAX_JOINED_BYTES:
+                self._buffer = BytesIO()
+                for block in self._blocks:
+                    self._buffer.write(block)
+                self._blocks = []
 
     def getvalue(self) -> bytes:
         if self._buffer is not None:
             return self._buffer.getvalue()
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return joined(self._blocks + self._parts)
+
+
+def joined(parts: list[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class ExchangeStream(Stream):
