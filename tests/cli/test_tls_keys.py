@@ -14,11 +14,11 @@ import pytest
 from tests.analysis.recorded_conversation import save
 from tests.analysis.tls.protocols_inside import inside_tls, talk_of
 from tests.analysis.tls.tls_peers import Conversation, TlsPeers, write_capture
-from tests.capture.test_live_reader import Trickle
 from tests.cli.conftest import Ran
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.session.live_analyzer import LiveAnalyzer
+from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.live_reader import LiveCapture
 
 Run = Callable[..., Ran]
@@ -116,6 +116,18 @@ def test_a_pipe_is_opened_as_it_is_read(talk: Talk, run: Run) -> None:
     assert len(expected) > 10
 
 
+class InTwo(CapturePipe):
+    """Returns a capture in two pieces: the first is as long as another capture."""
+
+    def __init__(self, path: str, beginning: str) -> None:
+        super().__init__(path, -1)
+        data, size = Path(path).read_bytes(), os.path.getsize(beginning)
+        self._pieces = [data[:size], data[size:]]
+
+    def read_raw(self) -> bytes | None:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
 @pytest.mark.parametrize("late", [True, False])
 def test_secrets_that_come_after_a_session_has_ended_open_it(
     talk: Talk, run: Run, late: bool
@@ -128,7 +140,7 @@ def test_secrets_that_come_after_a_session_has_ended_open_it(
         on_warning=lambda _, note: warnings.append(note),
     )
     ended_unopened = False
-    capture = LiveCapture(Trickle(Path(talk.with_secrets if late else talk.capture), 3))
+    capture = LiveCapture(InTwo(talk.with_secrets if late else talk.capture, talk.capture))
     for session in capture:
         frames.add_secrets(capture.take_secrets())
         frames.receive(session)

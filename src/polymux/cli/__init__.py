@@ -148,13 +148,17 @@ def main(member: object = None) -> None:
 def open_closed_streams() -> None:
     """Open standard streams that are closed, at the null device.
 
-    Otherwise what is opened next, such as a connection, takes their descriptors.
+    Otherwise what is opened next, such as a connection, takes their descriptors. `sys.stdin` stays
+    None: what reads it says that it is closed.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)  # noqa: SIM115  # open as long as the process
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
+            os.set_inheritable(number, True)
+            if name != "stdin" and getattr(sys, name) is None:
+                setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
 
 
 def discard_output() -> None:

@@ -12,7 +12,7 @@ from polymux.capture import StreamBatch
 from polymux.capture.tcp.reassembly import PAYLOAD
 from polymux.core.observer import Observer
 
-MAX_WAITING_BYTES = 64 * 1024  # held until the secrets of a session are known
+MAX_WAITING_BYTES = 256 * 1024  # held until the secrets of a session are known
 
 Row = dict[str, object]
 

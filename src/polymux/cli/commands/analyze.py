@@ -186,8 +186,8 @@ def analyze(
     if not choice.is_lake:
         check_output(out)
     with_report = with_report and not choice.is_lake
-    mention_report(captures, size, with_report)
     with started(start) as (spark, on_stage):
+        mention_report(captures, size, with_report)
         done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
