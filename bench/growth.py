@@ -18,7 +18,7 @@ from typing import Any
 from bench import harness, session_costs
 from bench.alternating_runs import cpu_seconds_of
 from bench.footprint import open_idle
-from bench.harness import NotMeasured, Result, growth
+from bench.harness import MAX_IDLE_SLOPE, NotMeasured, Result, growth
 from bench.minmux import push as push_items
 from bench.minmux import request_streams
 from bench.pairs import stream_name
@@ -146,7 +146,7 @@ async def growth_with_idle_streams(other: PeerProcess) -> Result:
         async with other.connect("mplex") as session:
             await open_idle("mplex", session, size)
             times.append(await seconds_of_pings(other, session))
-    return growth("CPU time of pings", "idle streams of a session", sizes, times)
+    return growth("CPU time of pings", "idle streams of a session", sizes, times, MAX_IDLE_SLOPE)
 
 
 async def seconds_of_pings(other: PeerProcess, session: Any) -> float:
@@ -187,7 +187,7 @@ async def growth_with_idle_sessions(other: PeerProcess, sizes: tuple[int, ...]) 
             await connected(stack, other, size)
             session = await stack.enter_async_context(other.connect("mplex"))
             times.append(await seconds_of_pings(other, session))
-    return growth("CPU time of pings", "idle sessions of a server", sizes, times)
+    return growth("CPU time of pings", "idle sessions of a server", sizes, times, MAX_IDLE_SLOPE)
 
 
 async def connected(stack: contextlib.AsyncExitStack, other: PeerProcess, size: int) -> list[Any]:

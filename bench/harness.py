@@ -19,6 +19,7 @@ CHOSEN_PROTOCOLS = [
     each for each in os.environ.get("POLYMUX_BENCH_PROTOCOLS", "").split(",") if each
 ]
 MAX_SLOPE = 1.15  # of growth
+MAX_IDLE_SLOPE = 0.15  # of what should not grow
 MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
 
 
@@ -257,17 +258,21 @@ class Figure:
         }
 
 
-def growth(what: str, of: str, sizes: Sequence[int], times: Sequence[float]) -> Figure:
+def growth(
+    what: str, of: str, sizes: Sequence[int], times: Sequence[float], most: float = MAX_SLOPE
+) -> Figure:
     """The exponent with which `what` grows with the number `of` things: 1 is linear.
 
     The sizes should be such that a fixed share of the work at the smallest is small: it makes the
-    exponent less.
+    exponent less. The note has the exponent of each step, which shows what begins only at the
+    largest size. `most` is required of the whole.
     """
-    slope = statistics.linear_regression(
-        [math.log(size) for size in sizes], [math.log(each) for each in times]
-    ).slope
+    x, y = [math.log(size) for size in sizes], [math.log(each) for each in times]
+    slope = statistics.linear_regression(x, y).slope
+    steps = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
     name = f"growth of {what}, {', '.join(f'{size:,}' for size in sizes)} {of}"
-    return Figure(name, [slope], "", [Bound("slope", MAX_SLOPE)])
+    note = f"steps {', '.join(f'{step:.2f}' for step in steps)}"
+    return Figure(name, [slope], "", [Bound("slope", most)], note=note)
 
 
 @dataclass

@@ -21,7 +21,7 @@ LINES = (
     ("bulk, 1 stream", 32_000_000, 65536, 1, 0.25),
     ("64 B writes, 1 stream", 1_024_000, 64, 1, None),
     ("bulk, 100 streams", 16_000_000, 16384, 100, None),
-    ("bulk, 1,000 streams", 16_000_000, 16000, 1000, None),
+    ("bulk, 1,000 streams", 16_000_000, 16000, 1000, 0.2),
 )
 OPENINGS = (("first write to last word, 1 in flight", 200, 1),
             ("first write to last word, 100 in flight", 2000, 100))  # fmt: skip

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The next stage begins when the first task, which indexes the capture, has ended.
 POLYMUX_PROGRAM = """
-import time
+import sys, time
 begun = time.time()
-from polymux.spark import spark_session
+from polymux.spark import analyze, spark_session
+def print_seconds(stage):
+    if stage == "analyze":
+        print(time.time() - begun)
 with spark_session("local[*]") as spark:
-    rows = spark.range(8).mapInArrow(lambda batches: batches, "id bigint")
-    assert len(rows.collect()) == 8
-    print(time.time() - begun)
+    analyze(spark, sys.argv[1], sys.argv[2], on_stage=print_seconds)
 """
 STOCK_PROGRAM = """
 import time
@@ -117,16 +119,17 @@ def run_cold(command: list[str], times: Times) -> str:
     return done.stdout
 
 
-def first_task(program: str, times: Times) -> None:
-    """Add the seconds from the start of Python to the end of the first task."""
+def first_task(program: str, times: Times, *arguments: str) -> None:
+    """Add the seconds from the first line of a program to the end of its first task."""
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
     }  # by default PySpark uses the one on PATH
     spent = _spent_by_children()
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ
-    )
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
+        env=environ,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     times.add(float(json.loads(done.stdout)), _spent_by_children() - spent)
 

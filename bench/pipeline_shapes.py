@@ -33,23 +33,39 @@ class Shape:
     frame: int = 100
     files: int = 1
     size_divisor: int = 8
+    required_mb: float = 0.0  # MB/s required, unless `required_share` of the line `of` is less
+    required_share: float = 0.0
+    of: str = ""
 
 
 SHAPES = (
     Shape("20-byte frames", frame=20),
     Shape("1,400-byte frames", payload=1400, frame=1400),
     Shape("2 sessions", sessions=2),
-    Shape("5,000 sessions", sessions=5_000, size_divisor=32),
+    Shape("5,000 sessions", sessions=5_000, size_divisor=32, required_mb=150, required_share=1 / 3,
+          of="2 sessions"),
     Shape("1 session in 16 files", sessions=1, files=16),
-)
+)  # fmt: skip
 
 
 def measure(spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, size: int) -> list[Line]:
     """A line for each shape."""
-    return [
-        measure_shape(spark, pool, folder / "shape", shape, size // shape.size_divisor)
-        for shape in SHAPES
-    ]
+    lines: dict[str, Line] = {}
+    for shape in SHAPES:
+        line = measure_shape(spark, pool, folder / "shape", shape, size // shape.size_divisor)
+        if shape.required_mb:
+            line.floors.insert(0, required_speed(shape, line.amount, lines[shape.of]))
+        lines[shape.name] = line
+    return list(lines.values())
+
+
+def required_speed(shape: Shape, size: float, other: Line) -> Floor:
+    """The slower of a fixed speed and a share of that of another shape."""
+    share = shape.required_share * other.value
+    name = f"{shape.required_mb:.0f} MB/s or a share of {shape.of}"
+    times = Times()
+    times.add(*[size / MB / min(shape.required_mb, share)] * 2)
+    return Floor(name, times, 1.0)
 
 
 def measure_shape(

@@ -35,6 +35,9 @@ def show(lines: Sequence[Result]) -> None:
     for part in dict.fromkeys(line.part for line in lines):
         console.print(table_of(part, [line for line in lines if line.part == part]))
     late = missed_targets(lines)
+    absent = [f"{line.part}: {line.name}" for line in lines if isinstance(line, NotMeasured)]
+    if absent:
+        console.print(f"Not measured: {', '.join(absent)}.", markup=False, soft_wrap=True)
     wanted = sum(
         1 for line in lines for verdict in line.comparisons() if verdict.target is not None
     )

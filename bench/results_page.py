@@ -163,13 +163,19 @@ def missed_targets(lines: dict[tuple[str, str], LineRecord]) -> list[str]:
             if not floor["met"]:
                 key = (part, floor["floor"], floor["target"], floor["why"])
                 missed.setdefault(key, []).append(f"{line} is at {ratio_text(floor['ratio'])}")
+    absent = [
+        f"{part}: {line}, {record['absent']}"
+        for (part, line), record in lines.items()
+        if "absent" in record
+    ]
+    left_out = [f"Not measured: {'; '.join(absent)}.\n"] if absent else []
     if not missed:
-        return [f"All {count} targets are met.\n"]
+        return [f"All {count} targets are met.\n", *left_out]
     out = [f"{sum(map(len, missed.values()))} of {count} targets are not met:\n"]
     for (part, floor, target, why), behind in missed.items():
         text = f"- {part}, against {floor}, target {ratio_text(target)}: {'; '.join(behind)}. {why}"
         out.append(text.rstrip())
-    return [*out, ""]
+    return [*out, "", *left_out]
 
 
 def table(lines: list[LineRecord]) -> list[str]:

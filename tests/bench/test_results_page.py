@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bench import harness, results, results_page
 from bench.__main__ import PARTS, main
-from bench.harness import Bound, Figure, Floor, Line, Result, Times
+from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
 from bench.results import Began, write
 from bench.results_page import of_last_commit, page, runs_of
 
@@ -61,12 +61,14 @@ def test_missed_targets_follow_with_one_reason_for_all_that_share_it(tmp_path: P
         for name, value in (("one", 0.25), ("two", 0.5), ("three", 2.0))
     ]
     slow = Figure("growth", [1.5], "", [Bound("slope", 1.2)], part="growth")
-    text = page(runs_of([measured(tmp_path, *lines), measured(tmp_path, slow)]))
+    gone = NotMeasured("Go", "Go is not installed", part="requests")
+    text = page(runs_of([measured(tmp_path, *lines, gone), measured(tmp_path, slow)]))
     behind = text[text.index("3 of 4 targets") : text.index("## How it is measured")]
     assert behind.split("\n")[2:4] == [
         "- requests, against C, target 100 %: one is at 25 %; two is at 50 %. It does less.",
         "- growth, against slope, target 100 %: growth is at 80 %.",
     ]
+    assert "Not measured: requests: Go, Go is not installed." in behind
 
 
 def test_parts_of_several_runs_are_joined_each_with_its_time_and_load(
