@@ -1,6 +1,6 @@
 """Captures to tables on Spark; against the same work without Spark, tshark and stock Spark.
 
-About six minutes on two cores. The captures are eight files of 500-byte packets that 64 mplex
+About ten minutes on two cores. The captures are eight files of 500-byte packets that 64 mplex
 sessions of 100-byte frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES changes that.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bench import pipeline_floor as plain
 from bench import pipeline_runs as runs
 from bench import pipeline_scale as scale
+from bench import pipeline_sessions as sessions
 from bench import pipeline_shapes as shapes
 from bench import pipeline_stream as stream
 from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times, growth
@@ -61,6 +62,7 @@ def measure() -> list[Result]:
         size = sum(os.path.getsize(path) for path in paths)
         lines = warm(folder, paths, size, talks.frames)
         lines += commands(folder, paths, size)
+        lines += sessions.measure(folder)
         lines.append(start_up(folder))
     return lines
 
