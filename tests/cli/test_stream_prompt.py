@@ -204,6 +204,7 @@ def test_control_keys_hostile_text_and_a_lost_connection(
     terminal.wait_for(r"^d1 x: nowhere \\u202e hidden$")
     terminal.wait_for(r"> d1 Message")  # -v
     terminal.key("h")
+    terminal.wait_for(r"^d1> h$")  # typed ahead of the prompt, it would be lost with Ctrl-C
     terminal.key("C-c")
     terminal.wait_for(r"h\^C$")
     terminal.type("/sw d9")
