@@ -24,6 +24,7 @@ RUNS = [
     pytest.param(("nerdbank", "--version", "1"), "nerdbank:version=1", id="nerdbank-1"),
     pytest.param(("nerdbank", "--version", "2"), "nerdbank:version=2", id="nerdbank-2"),
     pytest.param(("nerdbank", "--version", "3"), "nerdbank:version=3", id="nerdbank-3"),
+    pytest.param(("libp2p-yamux",), "yamux:dialect=libp2p", id="libp2p-yamux"),
     pytest.param(("omnistreams",), "omnistreams:numbering=legacy", id="omnistreams"),
 ]
 
