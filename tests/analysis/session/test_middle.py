@@ -52,6 +52,17 @@ def test_honest_conversations_cut_at_random_packets(protocol: str, segmented: bo
     assert tally.listed_share >= 0.95, tally
 
 
+@pytest.mark.parametrize("layout", ["length_bits=10,id_bits=4", "length_bits=17,id_bits=13"])
+def test_requests_are_found_from_the_middle_on_by_their_named_layout(layout: str) -> None:
+    tally = Tally()
+    for seed in range(4):
+        world = Simulation(f"streamux:{layout}", seed)
+        world.run(600)
+        cut_randomly(partial(create, f"streamux:{layout}"), world.record, CUTS // 4, seed, tally)
+    assert (tally.certain, tally.possible) == ([], [])
+    assert tally.decoded_share >= 0.5
+
+
 @pytest.mark.parametrize("name", ["mplex", "nerdbank", "omnistreams", "minmux", "yamux"])
 def test_model_peers_are_never_blamed_for_what_was_not_seen(name: str) -> None:
     tally = Tally()
