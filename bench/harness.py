@@ -20,6 +20,7 @@ CHOSEN_PROTOCOLS = [
 ]
 MAX_SLOPE = 1.15  # of growth
 MAX_IDLE_SLOPE = 0.15  # of what should not grow
+MIN_JUDGED_STEP = 4  # times the size before: a tenth of noise changes the exponent by 0.07 at most
 MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
 
 
@@ -260,19 +261,26 @@ class Figure:
 
 def growth(
     what: str, of: str, sizes: Sequence[int], times: Sequence[float], most: float = MAX_SLOPE
-) -> Figure:
+) -> list[Figure]:
     """The exponent with which `what` grows with the number `of` things: 1 is linear.
 
     The sizes should be such that a fixed share of the work at the smallest is small: it makes the
-    exponent less. The note has the exponent of each step, which shows what begins only at the
-    largest size. `most` is required of the whole.
+    exponent less. The first figure is the exponent of the whole, with that of each step in its
+    note. The second is the steepest step: what begins only at some size is lost in the whole.
+    `most` is required of both; of a step only if it is long enough.
     """
     x, y = [math.log(size) for size in sizes], [math.log(each) for each in times]
     slope = statistics.linear_regression(x, y).slope
     steps = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
     name = f"growth of {what}, {', '.join(f'{size:,}' for size in sizes)} {of}"
     note = f"steps {', '.join(f'{step:.2f}' for step in steps)}"
-    return Figure(name, [slope], "", [Bound("slope", most)], note=note)
+    whole = Figure(name, [slope], "", [Bound("slope", most)], note=note)
+    if len(steps) == 1:
+        return [whole]
+    n = max(range(len(steps)), key=steps.__getitem__)
+    bound = Bound("slope", most, 1.0 if sizes[n + 1] >= MIN_JUDGED_STEP * sizes[n] else None)
+    between = f"{sizes[n]:,} to {sizes[n + 1]:,}"
+    return [whole, Figure(f"{name}: steepest step", [steps[n]], "", [bound], note=between)]
 
 
 @dataclass

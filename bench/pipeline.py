@@ -93,7 +93,7 @@ def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]
             line("streaming, steady", found.times["streaming"], found.streamed,
                  Floor("batch on the same data", found.times["batch"], 0.3))
         )  # fmt: skip
-        lines.append(growth_with_size(found))
+        lines += growth_with_size(found)
         lines += shapes.measure(spark, pool, folder, size)
         lines += scale.measure(spark, folder)
         worker = runs.largest_worker(spark) / (1 << 20)
@@ -171,7 +171,7 @@ def line(name: str, times: Times, size: int, *floors: Floor, note: str = "") -> 
     return Line(name, times, size, "MB/s", list(floors), clock="wall", scale=MB, note=note)
 
 
-def growth_with_size(found: Rounds) -> Figure:
+def growth_with_size(found: Rounds) -> list[Figure]:
     names = [*(f"{files} files" for files in SIZES[:-1]), "tables"]
     return growth("time", "files", SIZES, [found.times[name].best("wall") for name in names])
 

@@ -130,8 +130,25 @@ def test_the_reason_of_a_missed_target_is_shown(capsys: pytest.CaptureFixture[st
 
 
 def test_growth_is_the_exponent_of_time() -> None:
-    square = harness.growth("time", "files", (1, 10, 100), [2.0, 200.0, 20_000.0])
+    square, step = harness.growth("time", "files", (1, 10, 100), [2.0, 200.0, 20_000.0])
     assert square.name == "growth of time, 1, 10, 100 files"
+    assert step.value == pytest.approx(2.0)
     assert square.value == pytest.approx(2.0)
     assert [verdict.met for verdict in square.comparisons()] == [False]
-    assert harness.growth("time", "files", (1, 10), [3.0, 30.0]).value == pytest.approx(1.0)
+    (line,) = harness.growth("time", "files", (1, 10), [3.0, 30.0])
+    assert line.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("steps", [(0.9, 0.95, 1.3), (0.9, 1.3, 0.9)])
+def test_growth_that_begins_at_some_size_is_not_lost_in_the_whole(
+    steps: tuple[float, ...],
+) -> None:
+    times = [10.0 ** sum(steps[:n]) for n in range(4)]
+    lines = harness.growth("time", "files", (1, 10, 100, 1000), times)
+    assert [[each.met for each in line.comparisons()] for line in lines] == [[True], [False]]
+    assert lines[1].value == pytest.approx(1.3)
+
+
+def test_a_short_step_is_not_judged() -> None:
+    _, step = harness.growth("time", "files", (2, 4, 8), [1.0, 2.0, 5.0])
+    assert [verdict.met for verdict in step.comparisons()] == [None]
