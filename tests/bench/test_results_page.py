@@ -152,3 +152,12 @@ def test_growth_that_begins_at_some_size_is_not_lost_in_the_whole(
 def test_a_short_step_is_not_judged() -> None:
     _, step = harness.growth("time", "files", (2, 4, 8), [1.0, 2.0, 5.0])
     assert [verdict.met for verdict in step.comparisons()] == [None]
+
+
+def test_a_figure_is_shown_as_it_is_judged(tmp_path: Path) -> None:
+    """The middle one of its samples, although the best would meet the bound."""
+    slow = Figure("session", [70.0, 90.0, 95.0], "µs CPU", [Bound("required", 80)], part="captures")
+    assert [verdict.met for verdict in slow.comparisons()] == [False]
+    assert "| session | 90.0 µs CPU | required | 80.0 | 89 % | 100 % |" in page(
+        runs_of([measured(tmp_path, slow)])
+    )
