@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.reasons import reason_for
+
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
 # `POLYMUX_BENCH_PROTOCOLS=yamux,mplex`: only these in `pairs`, `pings` and `fairness`; empty: all.
 CHOSEN_PROTOCOLS = [
@@ -120,7 +122,7 @@ class Floor:
     times: Times
     target: float | None = None
     amount: float = 0.0  # its amount of work; 0: the same as the line's
-    why: str = ""  # a sentence: why it is faster, if the line is behind it
+    why: str = ""  # a sentence: why it is faster, if the line is behind it; "": `reasons` say it
 
 
 @dataclass
@@ -190,7 +192,7 @@ class Line:
             found.append(
                 Comparison(
                     floor.name, self.figure(best, amount), ratio, floor.target,
-                    self.figure(other, amount), floor.why,
+                    self.figure(other, amount), floor.why or reason_for(floor.name),
                 )
             )  # fmt: skip
         return found

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import harness, results, results_page
+from bench import go_peers, harness, nghttp2, results, results_page
 from bench.__main__ import PARTS, main
 from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
+from bench.reasons import reason_for
 from bench.results import Began, write
 from bench.results_page import of_last_commit, page, runs_of
 
@@ -161,3 +162,17 @@ def test_a_figure_is_shown_as_it_is_judged(tmp_path: Path) -> None:
     assert "| session | 90.0 µs CPU | required | 80.0 | 89 % | 100 % |" in page(
         runs_of([measured(tmp_path, slow)])
     )
+
+
+@pytest.mark.parametrize(
+    "peer", [*(title for title, _, _ in go_peers.LIBRARIES.values()), nghttp2.NAME, "ssh -L"]
+)
+def test_a_peer_in_another_language_that_is_ahead_has_its_reason(
+    peer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ahead = line_against("pairs", "one", [Floor(peer, seconds(0.5), 1.0)])
+    behind = line_against("pairs", "two", [Floor(peer, seconds(2.0), 1.0)])
+    results.show([ahead, behind])
+    said = capsys.readouterr().out
+    assert said.count(reason_for(peer)) == 1
+    assert reason_for(peer)
