@@ -29,7 +29,6 @@ class Candidate:
     pids: Sequence[int] = ()  # its processes; empty: only this one
     target: float | None = None
     amount: float = 0.0  # its amount of work, if different from the line's
-    why: str = ""  # a sentence: why it is faster, if the one under test is behind it
     cpu_seconds: Callable[[], float] | None = None  # so far, if not that of `pids`
 
     def cpu_so_far(self) -> float:
@@ -86,7 +85,7 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Workload) ->
             if turn > 0:
                 times[each.name].add(seconds, max(1e-9, each.cpu_so_far() - cpu))
     floors = [
-        Floor(each.name, times[each.name], each.target, each.amount, each.why)
+        Floor(each.name, times[each.name], each.target, each.amount)
         for each in left
         if each is not ours
     ]

@@ -2,6 +2,10 @@
 
 A slope is the exponent with which the CPU time of all processes grows with a size: 1 is linear, and
 less than 1 is not a saving but a fixed share. Sessions are connected to one peer process by TCP.
+
+Left out are streams of a session of omnistreams, which has 256 ids, and sessions of a server in the
+other protocols: a session's tasks, buffers and place in the server are the same in all of them.
+Measured are mplex, which has no handshake and no credit, and Nerdbank, which has both.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 from bench import harness, session_costs
 from bench.alternating_runs import cpu_seconds_of
 from bench.footprint import open_idle
-from bench.harness import MAX_IDLE_SLOPE, NotMeasured, Result, growth
+from bench.harness import MAX_IDLE_SLOPE, Figure, NotMeasured, Result, growth
 from bench.minmux import push as push_items
 from bench.minmux import request_streams
 from bench.pairs import stream_name
@@ -26,7 +30,8 @@ from bench.peer_process import PeerProcess, start_peer
 
 STREAMS = (100, 1_000, 10_000, 100_000)
 SESSIONS = (10, 100, 1_000, 10_000)
-PROTOCOLS = ("mplex", "nerdbank", "yamux", "streamux", "minmux")  # omnistreams has 256 ids
+PROTOCOLS = ("mplex", "nerdbank", "yamux", "streamux", "minmux")  # for streams of a session
+PROTOCOLS_OF_SESSIONS = ("mplex", "nerdbank")
 SMALL_RUNS = 3_000  # a size is repeated until so many streams or sessions were counted
 MIN_ROUNDS = 3
 CONNECTING = 64  # connections that are being made at the same time
@@ -49,12 +54,13 @@ async def live_lines() -> list[Result]:
     lines: list[Result] = []
     async with start_peer() as other:
         for protocol in harness.chosen(PROTOCOLS):
-            lines.append(await growth_with_streams(other, protocol))
-        lines.append(await growth_with_idle_streams(other))
+            lines += await growth_with_streams(other, protocol)
+        lines += await growth_with_idle_streams(other)
         if short is not None:
             return [*lines, NotMeasured("sessions of a server", short)]
-        lines.append(await growth_with_sessions(other, sessions))
-        lines.append(await growth_with_idle_sessions(other, sessions))
+        for protocol in harness.chosen(PROTOCOLS_OF_SESSIONS):
+            lines += await growth_with_sessions(other, protocol, sessions)
+        lines += await growth_with_idle_sessions(other, sessions)
     return lines
 
 
@@ -88,7 +94,7 @@ def rounds_for(size: int) -> int:
 # Streams of a session
 
 
-async def growth_with_streams(other: PeerProcess, protocol: str) -> Result:
+async def growth_with_streams(other: PeerProcess, protocol: str) -> list[Figure]:
     """All streams of a new session are open before the first one ends."""
     work = {"streamux": open_requests, "minmux": open_items}.get(protocol, open_streams)
     listener = "streamux-many" if protocol == "streamux" else protocol
@@ -139,7 +145,7 @@ async def open_items(session: Any, count: int) -> None:
     await asyncio.gather(*(push_items(session, number, len(DATA), len(DATA)) for number in numbers))
 
 
-async def growth_with_idle_streams(other: PeerProcess) -> Result:
+async def growth_with_idle_streams(other: PeerProcess) -> list[Figure]:
     """The same pings, beside more and more streams that are open and idle."""
     times, sizes = [], scaled(STREAMS)
     for size in sizes:
@@ -164,38 +170,42 @@ async def seconds_of_pings(other: PeerProcess, session: Any) -> float:
 # Sessions of a server
 
 
-async def growth_with_sessions(other: PeerProcess, sizes: tuple[int, ...]) -> Result:
+async def growth_with_sessions(
+    other: PeerProcess, protocol: str, sizes: tuple[int, ...]
+) -> list[Figure]:
     """All sessions are connected before the first one opens a stream, and then all end."""
 
     async def act(size: int) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            sessions = await connected(stack, other, size)
+            sessions = await connected(stack, other, protocol, size)
             await asyncio.gather(*(open_streams(session, 1) for session in sessions))
 
     times = [
         min([await cpu_seconds(other, lambda: act(size)) for _ in range(rounds_for(size))])  # noqa: B023  # called at once
         for size in sizes
     ]
-    return growth("CPU time", "sessions of a server", sizes, times)
+    return growth("CPU time", f"sessions of a server of {protocol}", sizes, times)
 
 
-async def growth_with_idle_sessions(other: PeerProcess, sizes: tuple[int, ...]) -> Result:
+async def growth_with_idle_sessions(other: PeerProcess, sizes: tuple[int, ...]) -> list[Figure]:
     """The same pings, beside more and more sessions that are idle."""
     times = []
     for size in sizes:
         async with contextlib.AsyncExitStack() as stack:
-            await connected(stack, other, size)
+            await connected(stack, other, "mplex", size)
             session = await stack.enter_async_context(other.connect("mplex"))
             times.append(await seconds_of_pings(other, session))
     return growth("CPU time of pings", "idle sessions of a server", sizes, times, MAX_IDLE_SLOPE)
 
 
-async def connected(stack: contextlib.AsyncExitStack, other: PeerProcess, size: int) -> list[Any]:
+async def connected(
+    stack: contextlib.AsyncExitStack, other: PeerProcess, protocol: str, size: int
+) -> list[Any]:
     """New sessions, which end with `stack`."""
     sessions: list[Any] = []
     while len(sessions) < size:
         some = (
-            stack.enter_async_context(other.connect("mplex"))
+            stack.enter_async_context(other.connect(protocol))
             for _ in range(min(CONNECTING, size - len(sessions)))
         )
         sessions += await asyncio.gather(*some)

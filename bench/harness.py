@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.reasons import reason_for
+
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
 # `POLYMUX_BENCH_PROTOCOLS=yamux,mplex`: only these in `pairs`, `pings` and `fairness`; empty: all.
 CHOSEN_PROTOCOLS = [
@@ -20,6 +22,7 @@ CHOSEN_PROTOCOLS = [
 ]
 MAX_SLOPE = 1.15  # of growth
 MAX_IDLE_SLOPE = 0.15  # of what should not grow
+MIN_JUDGED_STEP = 4  # times the size before: a tenth of noise changes the exponent by 0.07 at most
 MAX_ROUNDS_FACTOR = 4  # most rounds of a fast line, as a multiple of `rounds`
 
 
@@ -119,7 +122,7 @@ class Floor:
     times: Times
     target: float | None = None
     amount: float = 0.0  # its amount of work; 0: the same as the line's
-    why: str = ""  # a sentence: why it is faster, if the line is behind it
+    why: str = ""  # a sentence: why it is faster, if the line is behind it; "": `reasons` say it
 
 
 @dataclass
@@ -142,6 +145,7 @@ class Comparison:
 class Line:
     """One figure: `amount` of `unit` in the measured times, and its floors.
 
+    Its value, and what is judged, is the best of both: load of others only ever slows a run down.
     With a `scale` it is printed as amount per second divided by `scale`, otherwise as nanoseconds
     per unit.
     """
@@ -165,6 +169,10 @@ class Line:
         return self.figure(self.times.best(self.clock))
 
     @property
+    def best(self) -> float:
+        return self.value
+
+    @property
     def median(self) -> float:
         return self.figure(self.times.median(self.clock))
 
@@ -184,7 +192,7 @@ class Line:
             found.append(
                 Comparison(
                     floor.name, self.figure(best, amount), ratio, floor.target,
-                    self.figure(other, amount), floor.why,
+                    self.figure(other, amount), floor.why or reason_for(floor.name),
                 )
             )  # fmt: skip
         return found
@@ -217,7 +225,10 @@ class Bound:
 
 @dataclass
 class Figure:
-    """A figure that is not a time: bytes, an index, a share."""
+    """A figure with fixed bounds, or without: bytes, an index, a share, a time.
+
+    Its value, and what is judged, is the median of the samples.
+    """
 
     name: str
     samples: list[float]
@@ -230,16 +241,20 @@ class Figure:
 
     @property
     def value(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def best(self) -> float:
         return max(self.samples) if self.higher_is_better else min(self.samples)
 
     @property
     def median(self) -> float:
-        return statistics.median(self.samples)
+        return self.value
 
     def comparisons(self) -> list[Comparison]:
-        """Compare the median with the bounds. A ratio over 1 is better than the bound."""
+        """Compare the value with the bounds. A ratio over 1 is better than the bound."""
         found = []
-        middle = max(1e-9, self.median)
+        middle = max(1e-9, self.value)
         for bound in self.bounds:
             ratio = middle / bound.value if self.higher_is_better else bound.value / middle
             found.append(Comparison(bound.name, bound.value, ratio, bound.target))
@@ -260,19 +275,26 @@ class Figure:
 
 def growth(
     what: str, of: str, sizes: Sequence[int], times: Sequence[float], most: float = MAX_SLOPE
-) -> Figure:
+) -> list[Figure]:
     """The exponent with which `what` grows with the number `of` things: 1 is linear.
 
     The sizes should be such that a fixed share of the work at the smallest is small: it makes the
-    exponent less. The note has the exponent of each step, which shows what begins only at the
-    largest size. `most` is required of the whole.
+    exponent less. The first figure is the exponent of the whole, with that of each step in its
+    note. The second is the steepest step: what begins only at some size is lost in the whole.
+    `most` is required of both; of a step only if it is long enough.
     """
     x, y = [math.log(size) for size in sizes], [math.log(each) for each in times]
     slope = statistics.linear_regression(x, y).slope
     steps = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
     name = f"growth of {what}, {', '.join(f'{size:,}' for size in sizes)} {of}"
     note = f"steps {', '.join(f'{step:.2f}' for step in steps)}"
-    return Figure(name, [slope], "", [Bound("slope", most)], note=note)
+    whole = Figure(name, [slope], "", [Bound("slope", most)], note=note)
+    if len(steps) == 1:
+        return [whole]
+    n = max(range(len(steps)), key=steps.__getitem__)
+    bound = Bound("slope", most, 1.0 if sizes[n + 1] >= MIN_JUDGED_STEP * sizes[n] else None)
+    between = f"{sizes[n]:,} to {sizes[n + 1]:,}"
+    return [whole, Figure(f"{name}: steepest step", [steps[n]], "", [bound], note=between)]
 
 
 @dataclass

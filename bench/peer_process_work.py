@@ -14,7 +14,7 @@ import polymux
 MANY = 1 << 17
 LIMITS = polymux.Limits(
     max_streams=MANY, accept_backlog=MANY, max_own_streams=MANY, max_sessions=MANY,
-    max_sessions_per_address=MANY, empty_frame_burst=1_000_000,
+    max_sessions_per_address=MANY, empty_frame_burst=1_000_000, closed_streams_remembered=MANY,
 )  # fmt: skip
 ORDER_STRUCT = struct.Struct(">cII")  # Minmux: action, first id, number of the dialer's streams
 ORDER_STREAM_ID = 1  # the Minmux stream with such orders

@@ -120,9 +120,10 @@ class Conversations:
     def _put(
         self, out: ByteArray, column: int, values: IntArray, form: str, rows: IntArray | None = None
     ) -> None:
-        chunks = values.astype(form).view(np.uint8).reshape(len(values), -1)
+        size = np.dtype(form).itemsize
+        chunks = values.astype(form).view(np.uint8).reshape(len(values), size)
         where = slice(None) if rows is None else rows
-        out[where, column : column + chunks.shape[1]] = chunks
+        out[where, column : column + size] = chunks
 
     def _opening(self, flow: int) -> bytes:
         names = b"".join(mplex_frame(2 * n + 1, 0, b"s%d" % n) for n in range(STREAMS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import shutil
@@ -17,11 +16,17 @@ from typing import TYPE_CHECKING, TypeVar
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Times
 
+from polymux.analysis.options import AnalysisOptions
 from polymux.capture import CaptureLimits, sessions_of
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
-from polymux.spark.batch.analyze_stage import plan_analyze_tasks
+from polymux.spark.batch.analyze_stage import (
+    StageResult,
+    plan_analyze_tasks,
+    plan_local_tasks,
+    run_analyze_stage,
+)
 from polymux.spark.batch.index_stage import plan_index_tasks, run_index_stage
 from polymux.spark.batch.pipeline import Analysis, analyze
 from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
@@ -32,16 +37,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The next stage begins when the first task, which indexes the capture, has ended.
+# The command `polymux analyze`. The next stage begins when the first task, which indexes the
+# capture, has ended; the command would say so on a terminal only.
 POLYMUX_PROGRAM = """
-import sys, time
+import time
 begun = time.time()
-from polymux.spark import analyze, spark_session
+from contextlib import contextmanager
+from polymux.cli import main
+import polymux.cli.commands.analyze as command
 def print_seconds(stage):
     if stage == "analyze":
-        print(time.time() - begun)
-with spark_session("local[*]") as spark:
-    analyze(spark, sys.argv[1], sys.argv[2], on_stage=print_seconds)
+        print(time.time() - begun, flush=True)
+@contextmanager
+def told(spark, console):
+    yield print_seconds
+command.stage_progress = told
+main()
 """
 STOCK_PROGRAM = """
 import time
@@ -70,6 +81,23 @@ def tables(
     done = analyze(spark, paths, str(out), on_stage=stage)
     assert done.conserved
     return done
+
+
+def tables_of(
+    spark: SparkSession, paths: list[str], out: Path, options: AnalysisOptions
+) -> StageResult:
+    """The stages of the pipeline for only the tables of `options`, whose files stay in `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    cores, limits = spark.sparkContext.defaultParallelism, CaptureLimits()
+    found = run_index_stage(spark, plan_index_tasks(find_inputs(paths), cores), str(out), limits)
+    tasks = plan_analyze_tasks(found, cores)
+    total = run_analyze_stage(spark, tasks, found.names, str(out), options, limits)
+    if total.left_packets:
+        tasks = plan_local_tasks(found)
+        total.add(run_analyze_stage(spark, tasks, total.taken, str(out), options, limits))
+    assert total.packets == found.packets
+    return total
 
 
 def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> int:
@@ -120,7 +148,8 @@ def run_cold(command: list[str], times: Times) -> str:
 
 
 def first_task(program: str, times: Times, *arguments: str) -> None:
-    """Add the seconds from the first line of a program to the end of its first task."""
+    """Add the seconds from the first line of a program to the end of its first task, which it
+    prints in a line of its own before anything else."""
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -131,7 +160,7 @@ def first_task(program: str, times: Times, *arguments: str) -> None:
         env=environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    times.add(float(json.loads(done.stdout)), _spent_by_children() - spent)
+    times.add(float(done.stdout.splitlines()[0]), _spent_by_children() - spent)
 
 
 def _spent_by_children() -> float:

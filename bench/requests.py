@@ -24,11 +24,6 @@ OWN = (
     ("yamux, a stream for each", "yamux-echo", True),
 )
 SLOW = {"h2 (HTTP/2)": 4}  # slow peers do this many times less work
-WHY_NGHTTP2 = (
-    "Both of its ends are C without an application: h2load has no task, future or object for a "
-    "request, and nghttpd answers from its cache. A request of polymux is awaited by a task in "
-    "Python and answered by another."
-)
 
 Peer = nghttp2.Nghttp2 | third_party.ThirdPartyPair
 
@@ -78,7 +73,7 @@ def candidate(peer: Peer, count: int, flight: int) -> Candidate:
     some = max(1, count // SLOW.get(peer.name, 1) // flight) * flight
     act = peer.requests(some, SMALL_REQUEST_BYTES, flight)
     if isinstance(peer, nghttp2.Nghttp2):
-        return Candidate(peer.name, act, (), 1.0, some, WHY_NGHTTP2, peer.cpu_seconds)
+        return Candidate(peer.name, act, (), 1.0, some, peer.cpu_seconds)
     return Candidate(peer.name, act, peer.pids, 1.0, some)
 
 

@@ -74,7 +74,7 @@ def table_of(part: str, lines: Sequence[Result]) -> Table:
             other = f"{clock} {figure_text(line.other_clock)}"
         own = [
             line.name + (f" ({line.note})" if line.note else ""),
-            figure_text(line.value),
+            figure_text(line.best),
             figure_text(line.median),
             other,
             line.unit,

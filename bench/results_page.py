@@ -27,9 +27,10 @@ implementation), measured in the same run, alternating. The ratio is what counts
 differ and this one is shared. `make bench` repeats all of it, `make bench ONLY=kernels` one part;
 every single measurement is written to `bench/out/`.
 
-A ratio is speed against the floor or peer: 50 % is half as fast, 2x twice as fast. Best of seven
-rounds or more, in the pipeline of two to six. Kernels are measured in CPU time, everything else in
-wall-clock time. Peers are the versions that npm, PyPI and Debian have; each of their ends is a
+A ratio is speed against the floor or peer: 50 % is half as fast, 2x twice as fast. Both are the
+best of seven rounds or more, in the pipeline of two to six. A figure that is compared with a fixed
+bound is the median of its rounds. Kernels are measured in CPU time, everything else in wall-clock
+time. Peers are the versions that npm, PyPI and Debian have; each of their ends is a
 process of its own, as are those of polymux.
 """
 

@@ -55,7 +55,7 @@ def costs(folder: Path) -> list[Result]:
 
 def growth_lines(folder: Path) -> list[Result]:
     """How the CPU time of an analysis grows with sessions, frames and files."""
-    return [growth_with_sessions(folder), growth_with_frames(folder), growth_with_files(folder)]
+    return [*growth_with_sessions(folder), *growth_with_frames(folder), *growth_with_files(folder)]
 
 
 def per_session(name: str, paths: list[Path], sessions: int, most: float) -> Figure:
@@ -64,17 +64,17 @@ def per_session(name: str, paths: list[Path], sessions: int, most: float) -> Fig
     return Figure(name, spent[1:], "µs CPU", [Bound("required", most)], clock="cpu")
 
 
-def growth_with_sessions(folder: Path) -> Figure:
+def growth_with_sessions(folder: Path) -> list[Figure]:
     times = []
     for count in SESSION_COUNTS:
         path = folder / f"sessions-{count}.pcap"
         write_short_sessions(path, count)
-        times.append(best_seconds([path], count, count < SESSION_COUNTS[-1]))
+        times.append(best_seconds([path], count))
         path.unlink()
     return growth("CPU time", "sessions of a capture", SESSION_COUNTS, times)
 
 
-def growth_with_frames(folder: Path) -> Figure:
+def growth_with_frames(folder: Path) -> list[Figure]:
     times = []
     for count in FRAME_COUNTS:
         path = folder / f"frames-{count}.pcap"
@@ -84,7 +84,7 @@ def growth_with_frames(folder: Path) -> Figure:
     return growth("CPU time", "frames of a capture", FRAME_COUNTS, times)
 
 
-def growth_with_files(folder: Path) -> Figure:
+def growth_with_files(folder: Path) -> list[Figure]:
     """The same number of sessions in each file."""
     times = []
     for count in FILE_COUNTS:
@@ -97,8 +97,8 @@ def growth_with_files(folder: Path) -> Figure:
     return growth("CPU time", "files", FILE_COUNTS, times)
 
 
-def best_seconds(paths: list[Path], sessions: int, repeated: bool = True) -> float:
-    return min(seconds_of(paths, sessions) for _ in range(ROUNDS if repeated else 1))
+def best_seconds(paths: list[Path], sessions: int) -> float:
+    return min(seconds_of(paths, sessions) for _ in range(ROUNDS))
 
 
 def seconds_of(paths: list[Path], sessions: int) -> float:

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import harness, results, results_page
+from bench import go_peers, harness, nghttp2, results, results_page
 from bench.__main__ import PARTS, main
 from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
+from bench.reasons import reason_for
 from bench.results import Began, write
 from bench.results_page import of_last_commit, page, runs_of
 
@@ -130,8 +131,48 @@ def test_the_reason_of_a_missed_target_is_shown(capsys: pytest.CaptureFixture[st
 
 
 def test_growth_is_the_exponent_of_time() -> None:
-    square = harness.growth("time", "files", (1, 10, 100), [2.0, 200.0, 20_000.0])
+    square, step = harness.growth("time", "files", (1, 10, 100), [2.0, 200.0, 20_000.0])
     assert square.name == "growth of time, 1, 10, 100 files"
+    assert step.value == pytest.approx(2.0)
     assert square.value == pytest.approx(2.0)
     assert [verdict.met for verdict in square.comparisons()] == [False]
-    assert harness.growth("time", "files", (1, 10), [3.0, 30.0]).value == pytest.approx(1.0)
+    (line,) = harness.growth("time", "files", (1, 10), [3.0, 30.0])
+    assert line.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("steps", [(0.9, 0.95, 1.3), (0.9, 1.3, 0.9)])
+def test_growth_that_begins_at_some_size_is_not_lost_in_the_whole(
+    steps: tuple[float, ...],
+) -> None:
+    times = [10.0 ** sum(steps[:n]) for n in range(4)]
+    lines = harness.growth("time", "files", (1, 10, 100, 1000), times)
+    assert [[each.met for each in line.comparisons()] for line in lines] == [[True], [False]]
+    assert lines[1].value == pytest.approx(1.3)
+
+
+def test_a_short_step_is_not_judged() -> None:
+    _, step = harness.growth("time", "files", (2, 4, 8), [1.0, 2.0, 5.0])
+    assert [verdict.met for verdict in step.comparisons()] == [None]
+
+
+def test_a_figure_is_shown_as_it_is_judged(tmp_path: Path) -> None:
+    """The middle one of its samples, although the best would meet the bound."""
+    slow = Figure("session", [70.0, 90.0, 95.0], "µs CPU", [Bound("required", 80)], part="captures")
+    assert [verdict.met for verdict in slow.comparisons()] == [False]
+    assert "| session | 90.0 µs CPU | required | 80.0 | 89 % | 100 % |" in page(
+        runs_of([measured(tmp_path, slow)])
+    )
+
+
+@pytest.mark.parametrize(
+    "peer", [*(title for title, _, _ in go_peers.LIBRARIES.values()), nghttp2.NAME, "ssh -L"]
+)
+def test_a_peer_in_another_language_that_is_ahead_has_its_reason(
+    peer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ahead = line_against("pairs", "one", [Floor(peer, seconds(0.5), 1.0)])
+    behind = line_against("pairs", "two", [Floor(peer, seconds(2.0), 1.0)])
+    results.show([ahead, behind])
+    said = capsys.readouterr().out
+    assert said.count(reason_for(peer)) == 1
+    assert reason_for(peer)

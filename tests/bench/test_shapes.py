@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.pipeline_captures import Conversations
 from bench.pipeline_shapes import SHAPES, Shape, write_captures
 
 from polymux.analysis.options import AnalysisOptions
@@ -23,3 +24,14 @@ def test_the_frames_of_a_shape_are_all_there(shape: Shape, tmp_path: Path) -> No
     assert len(found) == few.sessions
     assert {(summary.protocol, summary.balanced) for summary in found} == {("mplex", True)}
     assert sum(summary.frames for summary in found) == frames
+
+
+def test_a_capture_may_have_few_packets(tmp_path: Path) -> None:
+    """So few that only one side sends."""
+    talks = Conversations(8)
+    talks.write(tmp_path / "few.pcap", 8_000, last=True)
+    with read_sessions([str(tmp_path / "few.pcap")]) as reading:
+        found = [
+            analyze_session(session, AnalysisOptions(), lambda *_: None) for session in reading
+        ]
+    assert sum(summary.frames for summary in found) == talks.frames

@@ -13,7 +13,7 @@ from polymux.capture.packets.file_summary import UNREADABLE, FileSummary
 from polymux.capture.packets.flows import FlowFilter, SensorNaming
 from polymux.capture.packets.indexer import FlowIndex, FlowRows, index_flows
 from polymux.capture.packets.packed_flows import FlowDirectory
-from polymux.capture.tcp.sessions import TcpSession, sessions_of
+from polymux.capture.tcp.sessions import TcpSession, consume_sessions, sessions_of
 from polymux.core.errors import CaptureError
 
 # Flows whose packets are ordered at a time. Reading payload in between evicts the references from
@@ -60,7 +60,7 @@ class CaptureReader:
             ordered = [self._sessions(position) for position in ahead]
             ordered.reverse()
             while ordered:  # a session is freed when the next one is asked for
-                yield from ordered.pop()
+                yield from consume_sessions(ordered.pop())
 
     def _sessions(self, position: int) -> list[TcpSession]:
         """The sessions of the flow at this position of the order."""

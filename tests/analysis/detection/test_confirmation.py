@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from polymux.capture import (
     hint_comment,
     read_sessions,
 )
+from polymux.core.websocket.handshake import GUID
 from polymux.testing.simulator import Simulation
 
 Pieces = list[tuple[int, bytes]]
@@ -48,6 +51,7 @@ OTHERS: tuple[Pieces, ...] = (
     [(0, bytes(400))],
     [],
 )  # fmt: skip
+COOKIES = (3_000, 3_900, 6_000, 15_000)  # bytes: a head may have 16 KiB
 
 
 def simulated(protocol: str, seed: int, steps: int = 60) -> Pieces:
@@ -56,10 +60,38 @@ def simulated(protocol: str, seed: int, steps: int = 60) -> Pieces:
     return [(side, data) for side, data, _ in world.record]
 
 
+def upgraded(numbering: str, cookies: int, path: str = "/omnistreams") -> Pieces:
+    """Omnistreams over WebSocket, with so many bytes of cookies in the request for it."""
+    key = b64encode(bytes(16)).decode()
+    answer = b64encode(sha1(key.encode() + GUID).digest()).decode()
+    request = (
+        f"GET {path} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Cookie: {'c' * cookies}\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    response = (
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {answer}\r\n\r\n"
+    )
+    create, data, end, grant = (1, 2, 3, 5) if numbering == "spec" else (0, 1, 2, 4)
+    messages = [
+        (0, bytes([create, 5]) + b"{}"), (1, bytes([grant, 5, 9])),
+        *[(0, bytes([data, 5]) + b"hello")] * 8, (0, bytes([end, 5])),
+    ]  # fmt: skip
+    frames = [
+        (side, bytes([0x82, 0x80 * (1 - side) + len(text)]) + bytes(4 - 4 * side) + text)
+        for side, text in messages
+    ]
+    return [(0, request.encode()), (1, response.encode()), *frames]
+
+
 def talks() -> list[Pieces]:
-    """Every vector, random traffic of every protocol, some of it damaged, and other protocols."""
+    """Every vector, random traffic of every protocol, some of it damaged, other protocols, and
+    upgrades with heads of any legal size."""
     rng = random.Random(5)
     found = [steps_of(vector) for vector in load()]
+    for numbering in ("spec", "legacy"):
+        found += [upgraded(numbering, size) for size in COOKIES]
+        found += [upgraded(numbering, size, "/talk") for size in COOKIES]
     for protocol in SPOKEN:
         for seed in range(4):
             pieces = simulated(protocol, seed)
@@ -156,6 +188,24 @@ def test_a_confirmed_verdict_is_the_detected_one_word_for_word(
         detection = detect(SessionSample(tuple((side, data, 5) for side, data in pieces)))
         name = detection.protocol.partition(":")[0] if detection.protocol else None
         assert (summary.protocol, summary.evidence) == (name, detection.evidence)
+
+
+@pytest.mark.parametrize("numbering", ["spec", "legacy"])
+@pytest.mark.parametrize("named", ["auto", "omnistreams"])
+@pytest.mark.parametrize("path", ["/omnistreams", "/talk"])
+def test_nor_does_it_where_the_head_of_an_upgrade_is_long(
+    path: str, named: str, numbering: str, tmp_path: Path
+) -> None:
+    capture = write(
+        tmp_path / "talks.pcapng", [upgraded(numbering, size, path) for size in COOKIES]
+    )
+    options = AnalysisOptions(named)
+    alone = analysed(capture, options, remembering=False)
+    hint = "; the numbering of npm omnistreams"
+    for each in alone.sessions:
+        assert (each.protocol, each.violations, each.streams) == ("omnistreams", 0, 1)
+        assert (hint in (each.evidence or "")) == (numbering == "legacy")
+    assert digests(analysed(capture, options)) == digests(alone)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from polymux.analysis.detection.detector import detect
 from polymux.analysis.detection.sample import (
     EARLY_STEP_BYTES,
     GIVE_UP_AFTER_FRAMES,
+    SHORT_SAMPLE_BYTES,
     SessionSample,
     Trial,
     try_protocol,
@@ -368,3 +369,30 @@ def without_start(path: Path, data: bytes, flows: int = 1) -> Path:
         packets.append(build.Packet(build.START + number * build.MS, sent))
     path.write_bytes(build.pcapng(packets))
     return path
+
+
+@pytest.mark.parametrize(
+    ("first", "protocols"),
+    [
+        (b"SSH-2.0-a\r\n", set[str]()),
+        (b"\x16\x03\x01\x02\x00\x01", set[str]()),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", set[str]()),
+        (b"GET / HTTP/1.1\r\nCookie: " + b"c" * 9000 + b"\r\n\r\n", {"omnistreams"}),
+    ],
+    ids=["SSH", "TLS", "HTTP", "HTTP with a long head"],
+)
+def test_only_what_the_first_bytes_leave_open_is_tried_on_more(
+    first: bytes, protocols: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_length: set[str] = set()
+
+    def noted(protocol: str, sample: SessionSample, *arguments: Any) -> Trial:
+        if sample.size > SHORT_SAMPLE_BYTES:
+            at_length.add(protocol.partition(":")[0])
+        return try_protocol(protocol, sample, *arguments)
+
+    monkeypatch.setattr(detector, "try_protocol", noted)
+    body = random.Random(3).randbytes(40_000)
+    detection = detect(SessionSample(((0, first, 1), (1, b"HTTP/1.1 200 OK\r\n\r\n" + body, 2))))
+    assert detection.protocol is None
+    assert at_length - {"minmux"} == protocols  # nearly any bytes are packets of Minmux

@@ -26,8 +26,9 @@ otherwise.
 
 Cost. Wrong protocols produce thousands of tiny invalid frames. A trial therefore starts with the
 first 4 KiB, stops early when nearly all frames are invalid, and continues on the full sample only
-if more than half of the frames were valid. Protocols that need a proof are tried last, and not at
-all if another candidate is perfect.
+if more than half of the frames were valid, or if these bytes say nothing: no frame has begun, and
+none is excluded (the heads of a WebSocket upgrade can be longer). Protocols that need a proof are
+tried last, and not at all if another candidate is perfect.
 
 Invariants. Nothing here raises about the bytes it reads. A named protocol is never replaced:
 `find_mismatch` only reports what the bytes look like instead.
@@ -336,7 +337,8 @@ def _try_signatures(
     if short.size < sample.size:
         credible = any(is_credible(other, sample.from_start) for other in others)
         for number, each in enumerate(found):
-            if each.trial.fit <= 0.5 or (each.signature.proof is not None and credible):
+            is_open = each.trial.fit > 0.5 or (sample.from_start and each.trial.is_undecided)
+            if not is_open or (each.signature.proof is not None and credible):
                 continue
             trial = try_protocol(
                 each.trial.protocol, sample, _excused_rules(each.signature, sample)

@@ -212,6 +212,11 @@ class Trial:
         valid = self.valid_frames / self.frame_count
         return valid * self.explained_share if self.decode_error else valid
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether no frame has begun, and nothing says that none can: a longer sample may tell."""
+        return not self.frame_count and not self.decode_error
+
 
 def try_protocol(
     protocol: str, sample: SessionSample, excused_rules: tuple[str, ...] = (), brief: bool = False

@@ -29,7 +29,7 @@ from polymux.analysis.tracking.timeline import Timeline
 from polymux.capture import FlowRefs, StreamBatch, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.flows import DEFAULT_SENSOR
-from polymux.capture.tcp.sessions import BATCH_BYTES, ReadAt
+from polymux.capture.tcp.sessions import BATCH_BYTES, ReadAt, consume_sessions
 from polymux.core.errors import CaptureError
 from polymux.core.events import NullSink
 from polymux.core.limits import Limits
@@ -281,7 +281,10 @@ def analyze_flow(
         limits: limits of reassembly.
     """
     sessions = sessions_of(refs, open_reader, limits=limits, ports=options.ports)
-    return [analyze_session(session, options, emit, batcher=batcher) for session in sessions]
+    return [
+        analyze_session(session, options, emit, batcher=batcher)
+        for session in consume_sessions(sessions)
+    ]
 
 
 def _detect_protocol(

@@ -299,6 +299,12 @@ class FlowOrder:
             active.extend(recorded.start_next(ended.merge_key))
             self.window_cache.expect_files(len(active))
 
+    def take_prescans(self) -> list[SessionPrescan]:
+        """The facts of each session, in their order, which are held no longer."""
+        found = self.prescans
+        self.prescans = []
+        return found
+
     def prescan_session(self, number: i64) -> SessionPrescan:
         """Pre-scan a session again, once its boundaries are known."""
         end = self.count

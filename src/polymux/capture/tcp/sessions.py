@@ -34,7 +34,7 @@ from polymux.core.urls import without_credentials
 # Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
 # smaller the batches, the more pages are still in the caches for the next flow.
 BATCH_BYTES = 256 * 1024
-# A session with at most this many events is reassembled once, and its events are kept.
+# The events of a scanned session with at most this many are kept for the next that reads them.
 MAX_KEPT_EVENTS = 256
 _MIN_EPHEMERAL_PORT = 32768
 # Copies compared in a session of captures that are not local files: each may take two requests.
@@ -167,7 +167,7 @@ class TcpSession:
         self._readers = readers
         self._read_ahead = read_ahead
         self._prefetched: Iterator[tuple[TcpEvents, bytes]] | None = None
-        self._all_events: TcpEvents | None = None  # of a short session that was scanned
+        self._all_events: TcpEvents | None = None  # of a short session, scanned and not read yet
         self._limits = limits
 
     def __repr__(self) -> str:
@@ -251,7 +251,8 @@ class TcpSession:
     def scan_packets(self) -> TcpSession:
         """Reassemble without reading payload, so that all attributes are known; returns self.
 
-        Does nothing if they are known already.
+        Does nothing if they are known already. The events of a short session are kept until they
+        are read once; the next time it is reassembled again.
         """
         if self._totals_known:
             return self
@@ -325,7 +326,7 @@ class TcpSession:
         return find_repeated_bytes(self._order, self._packet_range[0], index)
 
     def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
-        kept = self._all_events
+        kept = self._take_kept_events()
         if kept is not None and kept.payload_bytes <= batch_bytes:
             yield kept
             return
@@ -345,6 +346,12 @@ class TcpSession:
                 self._store_totals(reassembler)
             if events.count:
                 yield events
+
+    def _take_kept_events(self) -> TcpEvents | None:
+        """The events that were kept, which the session holds no longer."""
+        kept = self._all_events
+        self._all_events = None
+        return kept
 
     def _store_totals(self, reassembler: Reassembler) -> None:
         self._totals_known = True
@@ -399,6 +406,16 @@ def sessions_of(
         found.sort(key=lambda numbered: numbered[1].started_at)
         _note_kept_apart(found)
     return [session for _, session in found]
+
+
+def consume_sessions(sessions: list[TcpSession]) -> Iterator[TcpSession]:
+    """Yield the sessions in their order and empty the list: each can be freed after its use.
+
+    One pair of endpoints can have a hundred thousand short connections.
+    """
+    sessions.reverse()
+    while sessions:
+        yield sessions.pop()
 
 
 def _note_kept_apart(sessions: list[tuple[int, TcpSession]]) -> None:
@@ -462,12 +479,15 @@ def _sessions_of_group(
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
     listening = frozenset(ports)
+    prescans = order.take_prescans()
+    prescans.reverse()
     return [
         TcpSession(
-            flow, order, prescan, begin, files, blocks, readers, limits, listening, read_ahead
+            flow, order, prescans.pop(), begin, files, blocks, readers, limits, listening,
+            read_ahead,
         )
-        for begin, prescan in zip(order.session_starts, order.prescans, strict=True)
-    ]
+        for begin in order.session_starts
+    ]  # fmt: skip
 
 
 def capture_of(file: str) -> str:

@@ -24,6 +24,7 @@ from polymux.capture import CaptureLimits, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
 from polymux.capture.tcp.flow_order import SpoolFactory
+from polymux.capture.tcp.sessions import consume_sessions
 from polymux.spark.batch.index_stage import even_task_size
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
@@ -346,7 +347,7 @@ def analyze_sessions(
             read_ahead=read_ahead,
         )  # fmt: skip
         output.begin_flow(sessions, files)
-        for session in sessions:
+        for session in consume_sessions(sessions):
             writer = output.begin_session(session)
             summary = yield from analyze_session_steps(
                 session, options, writer.emit, writer.batcher

@@ -28,6 +28,7 @@ from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.sources import FileIdentity, LostInput
+from polymux.capture.tcp.sessions import consume_sessions
 from polymux.spark.batch.index_stage import IndexSpan, index_span, merge_by_file, plan_index_tasks
 from polymux.spark.batch.reference_shuffle import PACKET_COST, cost_of
 from polymux.spark.datasource.options import SourceOptions
@@ -144,10 +145,12 @@ class TableReader(DataSourceReader):
             )
         with UrlFilePool(limits, partition.identities) as files:
 
-            def sessions(flow: ReadFlow, read_ahead: ReadAhead) -> list[TcpSession]:
-                return sessions_of(
-                    flow.rows, files.reader, limits=limits, ports=options.ports,
-                    read_ahead=read_ahead,
+            def sessions(flow: ReadFlow, read_ahead: ReadAhead) -> Iterator[TcpSession]:
+                return consume_sessions(
+                    sessions_of(
+                        flow.rows, files.reader, limits=limits, ports=options.ports,
+                        read_ahead=read_ahead,
+                    )
                 )  # fmt: skip
 
             yield from session_batches(flows, sessions, options, self.options.selection)

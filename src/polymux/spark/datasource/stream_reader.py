@@ -40,6 +40,7 @@ from polymux.analysis.tls.key_files import read_key_option
 from polymux.capture import CaptureLimits, FlowFilter, SensorNaming, TcpSession, sessions_of
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.read_ahead import ReadAhead, interleave
+from polymux.capture.tcp.sessions import consume_sessions
 from polymux.spark.datasource.options import SourceOptions
 from polymux.spark.datasource.selection import RowSelection
 from polymux.spark.datasource.table_batches import (
@@ -217,7 +218,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ports=self.analysis_options.ports,
                 read_ahead=read_ahead,
             )
-            for session in of_flow:
+            for session in consume_sessions(of_flow):
                 if make_session_id(session.flow, session.started_at) in selection.session_ids:
                     yield session
 
