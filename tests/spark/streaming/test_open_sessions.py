@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.random_captures import START, conversations, record, without_spark
+from tests.spark.random_captures import START, Switch, conversations, record, without_spark
 from tests.spark.sparkless_query import Run
 
 from polymux.analysis.output.parquet import read_table
@@ -84,14 +85,18 @@ def test_order_duplicates_halves_kills_and_replays_change_no_table(
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans(), label="indexed in tasks"):
             patch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
-        check_any_arrival(material, fresh(tmp_path_factory.mktemp("any")), data)
+        # Seconds after which what was read is not recognised if it comes again.
+        window = data.draw(st.sampled_from([300, 0]), label="dedup window")
+        run = fresh(tmp_path_factory.mktemp("any"), replace(WAITS, dedup_window=window))
+        check_any_arrival(material, run, data)
 
 
 def check_any_arrival(material: Material, run: Run, data: st.DataObject) -> None:
+    copies = 2 if run.waits.dedup_window else 0
     arrivals: list[tuple[int, str, bool]] = [(n, "", False) for n in range(FILES)]
     arrivals += [
         (n, f"copy-{n}.pcapng", False)
-        for n in data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="copies")
+        for n in data.draw(st.sets(st.integers(0, FILES - 1), max_size=copies), label="copies")
     ]
     halves = data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="halves")
     arrivals = [(n, name, True) for n, name, _ in arrivals if not name and n in halves] + arrivals
@@ -176,24 +181,62 @@ def test_files_that_do_not_matter_any_more_are_forgotten(
     assert len(read_table(run.out, "sessions")) == 7
 
 
-def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path) -> None:
+HOUR_NS = 3_600_000_000_000
+
+
+class HourlyRecording:
+    """A file an hour. Each has a session of its own, and the end of one that began in the file
+    before; where `reused`, all of these have the same addresses and ports."""
+
+    def __init__(self, reused: bool = False) -> None:
+        self._reused = reused
+        self._sink = Switch()
+        self._crossing: TcpConnectionWriter | None = None
+
+    def write(self, path: Path, number: int) -> None:
+        at = START + number * HOUR_NS
+        with PcapngWriter(str(path), sync="none") as writer:
+            self._sink.turn_to(writer)
+            if self._crossing is not None:
+                self._crossing.close(at)
+            self._talk("192.0.2.9", 40_000 + number % 20_000, at + 1_000_000).close(at + 2_000_000)
+            port = 40_000 + (0 if self._reused else number % 20_000)
+            self._crossing = self._talk("192.0.2.8", port, at + HOUR_NS - 1_000_000_000)
+
+    def _talk(self, host: str, port: int, at: int) -> TcpConnectionWriter:
+        talk = TcpConnectionWriter(
+            self._sink, (host, port), ("198.51.100.2", 9000), at,
+            comment=hint_comment("mplex", "acceptor"),
+        )  # fmt: skip
+        talk.data(0, bytes.fromhex("000161 020568656c6c6f"), at + 1000)
+        return talk
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path, reused: bool) -> None:
     """A file every hour, for thirty days in the long form; all stay in the folder."""
-    run = fresh(tmp_path, SessionTimeouts(1, 20, 60, dedup_window=3600))
+    run = fresh(tmp_path, SessionTimeouts(1, 20, 7200, dedup_window=3600))
+    recording = HourlyRecording(reused)
     sizes = []
-    for number in range(1, DAYS * 24 + 1):
-        at = START + number * 3_600_000_000_000
+    hours = DAYS * 24
+    for number in range(1, hours + 1):
         path = run.inbox / f"collect-{number:05}.pcapng"
-        quiet(path, 40_000 + number % 20_000, at, ends=True)
+        recording.write(path, number)
         os.utime(path, (run.now / 1000, run.now / 1000))
         assert run.step(3600)
         place = FolderOffset.from_dict(json.loads(run.offsets[-1]))
         sizes.append((len(place.files), len(run.offsets[-1]), run.follower.flow_count))
+        if number % 5 == 0:  # what is not an offset or a table is rebuilt from these
+            run.kill()
     early, late = sizes[8:16], sizes[-8:]
     assert max(files for files, _, _ in late) <= max(files for files, _, _ in early) <= 6
     assert max(size for _, size, _ in late) <= max(size for _, size, _ in early) + 10
     assert max(flows for _, _, flows in late) <= max(flows for _, _, flows in early)
     run.settle()
-    assert len(read_table(run.out, "sessions")) == DAYS * 24
+    rows = read_table(run.out, "sessions").to_pylist()
+    assert [row["ending"] for row in rows].count("clean") == 2 * hours - 1
+    assert len(rows) == 2 * hours
+    assert run.open_sessions() == 0
     assert max(len(list(run.out.glob(f"{table}/*.parquet"))) for table in TABLES) <= 12
 
 

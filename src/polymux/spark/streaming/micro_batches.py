@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polymux.analysis.tls.key_log import KeyLog
@@ -146,10 +146,11 @@ class FolderFollower:
             for data in new_data
             for row in self.folder.rows(data.name, files[data.name], len(files[data.name]) - 1)
         }
-        forgotten = self._forgettable_files(start, touched)
+        forgotten, ended = self._forgettable_files(start, new_data, touched)
         for name in forgotten:
             del files[name]
-        return FolderOffset(clock, files, self.folder.remaining(start.forgotten, forgotten))
+        remaining = self.folder.remaining(start.forgotten, forgotten)
+        return FolderOffset(clock, files, remaining, ended=ended)
 
     def available_files(self) -> AvailableFiles:
         """Return what exists now, for a run that ends when it has read that."""
@@ -170,6 +171,7 @@ class FolderFollower:
         of the newest packet), `bytes`, `files`, `open` (sessions) and `late_packets`.
         """
         self._replay_to(start)
+        self._forget(end)
         before = {
             session.session_id: session.packets for _, session in self._open_sessions.still_open()
         }
@@ -183,7 +185,7 @@ class FolderFollower:
                 part_count += len(parts)
         finished += self._open_sessions.finish_due(end.clock_ms)
         captures = self._report_files(end)
-        self._advance_to(end)
+        self._offset = end
         first = BatchTask(captures=captures)
         still_open: list[SessionSelection] = []
         for flow, session in self._open_sessions.still_open():
@@ -209,15 +211,15 @@ class FolderFollower:
 
     # Private helpers
 
-    def _new_open_sessions(self) -> OpenSessions:
-        return OpenSessions(self.timeouts, self._limits, self._ports)
+    def _new_open_sessions(self, ended: Mapping[bytes, int] | None = None) -> OpenSessions:
+        return OpenSessions(self.timeouts, self._limits, self._ports, ended)
 
     def _replay_to(self, offset: FolderOffset) -> None:
         """Rebuild the state at `offset`, unless it is the current one."""
         if self._offset == offset:
             return
         self.folder.look_anew()
-        self._open_sessions = self._new_open_sessions()
+        self._open_sessions = self._new_open_sessions(offset.ended)
         self._reported_files = set()
         self._offset = FolderOffset(forgotten=offset.forgotten)
         for now_ms, parts in offset.arrivals():
@@ -279,23 +281,31 @@ class FolderFollower:
         ]
         return max([*dues, *self._open_sessions.complete_dues_ms()], default=0)
 
-    def _forgettable_files(self, start: FolderOffset, touched: set[bytes]) -> frozenset[str]:
-        """Return the files that are no longer needed; not those of the flows in `touched`, which
-        have new data."""
+    def _forgettable_files(
+        self, start: FolderOffset, new_data: Sequence[NewData], touched: set[bytes]
+    ) -> tuple[frozenset[str], dict[bytes, int]]:
+        """Return the files that are no longer needed, and the notes that a replay needs instead.
+
+        `new_data` is what has been read since, of the flows in `touched`.
+        """
         by_path = {
             self.folder.absolute_path(name): name
-            for name in start.files
-            if name in self._reported_files
+            for name in self._reported_files - {data.name for data in new_data}
         }
-        paths = self._open_sessions.forgettable(start.clock_ms, by_path, touched)
-        return frozenset(by_path[path] for path in paths)
+        paths = self._open_sessions.forgettable(start.clock_ms, by_path)
+        if not paths:
+            return frozenset(), start.ended
+        ended = self._open_sessions.notes_without(paths, touched)
+        return frozenset(by_path[path] for path in paths), ended
 
-    def _advance_to(self, end: FolderOffset) -> None:
+    def _forget(self, end: FolderOffset) -> None:
+        """Drop the state of the files that are not needed from this offset on."""
         forgotten = {name for name in self._offset.files if name not in end.files}
-        self._open_sessions.forget({self.folder.absolute_path(name) for name in forgotten})
-        self.folder.forget(forgotten)
-        self._reported_files -= forgotten
-        self._offset = end
+        if forgotten:
+            paths = {self.folder.absolute_path(name) for name in forgotten}
+            self._open_sessions.forget(paths, end.ended)
+            self.folder.forget(forgotten)
+            self._reported_files -= forgotten
 
 
 def part_size(parts: tuple[FilePart, ...], number: int) -> int:

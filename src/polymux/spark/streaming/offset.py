@@ -6,11 +6,13 @@ batch that is repeated gives the same rows.
 
 from __future__ import annotations
 
+import base64
 import functools
 import heapq
 import itertools
 import json
 import re
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from typing import NamedTuple
 Ranges = tuple[tuple[int, int], ...]  # first and last number of each, ascending and apart
 Rows = tuple[tuple[int, int, Ranges], ...]  # ranges of first numbers, and of the second of each
 
+_NOTE = struct.Struct(">8sq")  # digest of a flow, nanoseconds
 _NUMBERS = re.compile(r"([0-9]+)")
 _NO_HOLE = (10**256, 10**256)  # beyond the numbers of all file names
 
@@ -225,12 +228,15 @@ class FilePart(NamedTuple):
 class FolderOffset:
     """An offset: `files` that are still needed, by name within the folder, with the parts that were
     read, and the names of `forgotten` files, which were read and are no longer needed. `indexing`
-    are new files that the micro-batch up to this offset only indexes; the next one reads them."""
+    are new files that the micro-batch up to this offset only indexes; the next one reads them.
+    `ended` are notes of flows that are in `files` and were in forgotten ones, too; see
+    `OpenSessions.notes_without`. None of these is ever changed."""
 
     clock_ms: int = 0  # time of the micro-batch, since the epoch
     files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
     forgotten: NameRanges = field(default_factory=NameRanges)
     indexing: frozenset[str] = frozenset()
+    ended: dict[bytes, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, int | str]:
         """Encode the offset as Spark stores it; `gone` has the forgotten names."""
@@ -240,6 +246,7 @@ class FolderOffset:
             "files": json.dumps(files, sort_keys=True, separators=(",", ":")),
             "gone": json.dumps(self.forgotten.pack(), sort_keys=True, separators=(",", ":")),
             "indexing": json.dumps(sorted(self.indexing)),
+            "ended": _pack_notes(self.ended),
         }
 
     @classmethod
@@ -250,6 +257,7 @@ class FolderOffset:
             {name: tuple(FilePart(*part) for part in parts) for name, parts in files.items()},
             _names_of(str(offset["gone"])),
             frozenset(json.loads(str(offset["indexing"]))),
+            _unpack_notes(str(offset["ended"])),
         )
 
     def arrivals(self) -> list[tuple[int, list[tuple[str, int]]]]:
@@ -264,3 +272,13 @@ class FolderOffset:
 @functools.lru_cache(maxsize=4)  # Spark hands the same offsets over several times in a batch
 def _names_of(packed: str) -> NameRanges:
     return NameRanges.unpack(json.loads(packed))
+
+
+def _pack_notes(ended: dict[bytes, int]) -> str:
+    packed = b"".join(_NOTE.pack(flow, until_ns) for flow, until_ns in sorted(ended.items()))
+    return base64.b64encode(packed).decode()
+
+
+@functools.lru_cache(maxsize=4)
+def _unpack_notes(packed: str) -> dict[bytes, int]:
+    return dict(_NOTE.iter_unpack(base64.b64decode(packed)))
