@@ -240,6 +240,73 @@ def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path, re
     assert max(len(list(run.out.glob(f"{table}/*.parquet"))) for table in TABLES) <= 12
 
 
+@pytest.mark.parametrize(
+    ("window", "restart"),
+    [(3600, False), (3600, True), (8 * 3600, False)],
+    ids=["forgotten", "forgotten, restarts", "before it is forgotten"],
+)
+def test_a_ring_of_files_is_read_round_after_round(
+    tmp_path: Path, window: int, restart: bool
+) -> None:
+    """As `tcpdump -W 6 -G 3600` writes it: the names are used again, the folder never changes."""
+    run = fresh(tmp_path, SessionTimeouts(1, 20, 7200, dedup_window=window))
+    recording = HourlyRecording()
+    for number in range(1, 18):
+        written = tmp_path / f"{number}.pcapng"
+        recording.write(written, number)
+        run.now += 3_600_000
+        run.put(written, f"ring{number % 6}.pcapng")
+        if number >= 6:
+            os.utime(run.inbox, (1, 1))
+        if restart:
+            run.kill()
+        assert run.step(2)
+        run.step(2)
+    run.settle()
+    rows = read_table(run.out, "sessions").to_pylist()
+    assert [row["ending"] for row in rows].count("clean") == 2 * 17 - 1
+    assert len(rows) == 2 * 17
+    assert len(read_table(run.out, "captures")) == 17
+
+
+@pytest.mark.parametrize("size", ["smaller", "larger"])
+def test_a_file_in_the_place_of_one_that_was_read_is_read_as_a_new_one(
+    tmp_path: Path, size: str
+) -> None:
+    run = fresh(tmp_path)
+    for number in range(9):
+        quiet(tmp_path / f"{number}.pcapng", 50_000 + number, START + number * HOUR_NS, ends=True)
+    written = [(tmp_path / f"{number}.pcapng").read_bytes() for number in range(9)]
+    files = [b"".join(written[:3]), b"".join(written[3:5]), written[5]]
+    for content in files if size == "smaller" else reversed(files):
+        (tmp_path / "a.pcapng").write_bytes(content)
+        run.put(tmp_path / "a.pcapng")
+        for seconds in (2, 2, 50):
+            run.step(seconds)
+    assert len(read_table(run.out, "sessions")) == 6
+    assert len(read_table(run.out, "captures")) == 3
+
+
+def test_a_file_that_was_touched_or_copied_again_is_not_another_one(tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    path = run.inbox / "a.pcapng"
+    quiet(path, 40_000, ends=True)
+    run.now += 10**12
+    run.step()
+    run.step(2)
+    os.utime(path, (run.now / 1000, run.now / 1000))
+    assert not run.step(2)
+    run.now += 400_000
+    for number in range(3):  # it is forgotten
+        quiet(run.inbox / f"other-{number}.pcapng", 50_000 + number, START + number, ends=True)
+        run.step(400)
+    assert "a.pcapng" in FolderOffset.from_dict(json.loads(run.offsets[-1])).forgotten
+    run.kill()
+    run.settle()
+    assert len(read_table(run.out, "sessions")) == 4
+    assert len(read_table(run.out, "captures")) == 4
+
+
 def test_what_is_whole_is_published_by_the_run_that_sees_it(
     material: Material, tmp_path: Path
 ) -> None:
@@ -576,6 +643,19 @@ def test_ranges_of_names_are_a_set(names: set[str], others: set[str]) -> None:
     assert packed.with_names(others) == NameRanges(names | others)
     assert packed.without_names(others) == NameRanges(names - others)
     assert [name in packed for name in others] == [name in names for name in others]
+
+
+def test_a_file_of_a_name_in_the_set_is_another_one_if_it_was_modified_later() -> None:
+    names = NameRanges().with_files({"a-1": 5, "a-2": 7, "b": 3})
+    for each in (names, NameRanges.unpack(json.loads(json.dumps(names.pack())))):
+        assert each == names
+        later = {(name, at) for name in ("a-1", "a-3", "b") for at in (3, 7, 8)}
+        assert {case for case in later if each.is_another(*case)} == {
+            ("a-1", 8), ("b", 7), ("b", 8)
+        }  # fmt: skip
+    again = names.without_names({"a-1", "a-2"}).with_files({"a-1": 2})
+    assert again.is_another("a-1", 3)
+    assert not NameRanges({"a-1"}).is_another("a-1", 8)
 
 
 def test_a_long_rotation_is_packed_into_a_few_bytes() -> None:

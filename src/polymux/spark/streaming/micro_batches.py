@@ -117,6 +117,8 @@ class FolderFollower:
         now_ns = self._clock() if available is None else available.time_ns
         only = None if available is None else available.names
         changed = self.folder.changed_files(start, now_ns, only)
+        replaced = self._replaced_files()
+        changed = [file for file in changed if file.name not in replaced]
         new_data: list[NewData] = []
         if start.indexing:
             indexed, changed = self.folder.divide_indexed(start, changed)
@@ -129,6 +131,7 @@ class FolderFollower:
         clock = now_ns // 1_000_000
         if (
             not new_data
+            and not replaced
             and min(self._open_sessions.next_due_ms(), self._next_report_due_ms()) > clock
         ):
             clock = self._complete_due_ms() if available is not None else 0
@@ -139,17 +142,22 @@ class FolderFollower:
         for data in new_data:
             # Not before the previous batch, whose decisions were made without this file.
             modified_ms = max(start.clock_ms, min(data.modified_ms, clock))
-            part = FilePart(clock, modified_ms, data.end_offset)
+            part = FilePart(clock, modified_ms, data.end_offset, data.modified_ms)
             files[data.name] = (*files.get(data.name, ()), part)
         touched = {
             row.flow
             for data in new_data
             for row in self.folder.rows(data.name, files[data.name], len(files[data.name]) - 1)
         }
-        forgotten, ended = self._forgettable_files(start, new_data, touched)
-        for name in forgotten:
+        forgotten = self._forgettable_files(start.clock_ms) - {data.name for data in new_data}
+        ended = start.ended
+        if forgotten or replaced:
+            paths = set(map(self.folder.absolute_path, forgotten | replaced))
+            ended = self._open_sessions.notes_without(paths, touched)
+        for name in forgotten | replaced:
             del files[name]
-        remaining = self.folder.remaining(start.forgotten, forgotten)
+        # What has taken the place of a file is read as a new one, and was not forgotten.
+        remaining = self.folder.remaining(start, forgotten - replaced)
         return FolderOffset(clock, files, remaining, ended=ended)
 
     def available_files(self) -> AvailableFiles:
@@ -281,22 +289,19 @@ class FolderFollower:
         ]
         return max([*dues, *self._open_sessions.complete_dues_ms()], default=0)
 
-    def _forgettable_files(
-        self, start: FolderOffset, new_data: Sequence[NewData], touched: set[bytes]
-    ) -> tuple[frozenset[str], dict[bytes, int]]:
-        """Return the files that are no longer needed, and the notes that a replay needs instead.
+    def _forgettable_files(self, clock_ms: int) -> set[str]:
+        """Return the names of the files that are no longer needed at this time."""
+        by_path = {self.folder.absolute_path(name): name for name in self._reported_files}
+        return {by_path[path] for path in self._open_sessions.forgettable(clock_ms, by_path)}
 
-        `new_data` is what has been read since, of the flows in `touched`.
+    def _replaced_files(self) -> set[str]:
+        """Return the names of files that are others now, and in which no session is open.
+
+        If one is, its bytes are lost, which is found out when they are read.
         """
-        by_path = {
-            self.folder.absolute_path(name): name
-            for name in self._reported_files - {data.name for data in new_data}
-        }
-        paths = self._open_sessions.forgettable(start.clock_ms, by_path)
-        if not paths:
-            return frozenset(), start.ended
-        ended = self._open_sessions.notes_without(paths, touched)
-        return frozenset(by_path[path] for path in paths), ended
+        if not self.folder.replaced:
+            return set()
+        return self.folder.replaced & self._forgettable_files(NEVER_MS)
 
     def _forget(self, end: FolderOffset) -> None:
         """Drop the state of the files that are not needed from this offset on."""
