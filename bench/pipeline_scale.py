@@ -23,6 +23,7 @@ import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Bound, Figure, NotMeasured, Result
 from bench.pipeline_captures import Conversations
 from bench.results import show
+from tests.spark.random_captures import Switch
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.capture import (
@@ -307,7 +308,10 @@ def write_short_flows(path: Path) -> None:
 
 
 def following(folder: Path) -> list[Result]:
-    """State, offset and time of a batch over many days of files that stay where they are."""
+    """State, offset and time of a batch over many days of files that stay where they are.
+
+    Over each boundary between two files goes a session.
+    """
     one = follow_days(folder / "days", "following", "collect-{number:05}.pcapng")
     by_day = follow_days(
         folder / "by-day", "following, a folder a day", "{day:03}/{hour:02}.pcapng"
@@ -319,22 +323,24 @@ def follow_days(inbox: Path, title: str, pattern: str) -> list[Result]:
     inbox.mkdir()
     now = [START]
     follower = FolderFollower(
-        str(inbox), timeouts=SessionTimeouts(1, 20, 60, 3600), clock=lambda: now[0]
+        str(inbox), timeouts=SessionTimeouts(1, 20, 7200, 3600), clock=lambda: now[0]
     )
     offset = FolderOffset()
     batches: list[tuple[float, int, int]] = []
+    sink = Switch()
+    crossing: TcpConnectionWriter | None = None  # begun in the file before
     for number in range(1, DAYS * FILES_PER_DAY + 1):
         now[0] = START + number * 86_400_000_000_000 // FILES_PER_DAY
         day, hour = divmod(number - 1, FILES_PER_DAY)
         path = inbox / pattern.format(number=number, day=day, hour=hour)
         path.parent.mkdir(exist_ok=True)
         with PcapngWriter(str(path), sync="none") as writer:
-            talk = TcpConnectionWriter(
-                writer, ("192.0.2.9", 40_000 + number), ("198.51.100.2", 9000), now[0],
-                comment=hint_comment("mplex", "acceptor"),
-            )  # fmt: skip
-            talk.data(0, bytes.fromhex("000161 020568656c6c6f"), now[0] + 1000)
-            talk.close(now[0] + 2000)
+            sink.turn_to(writer)
+            if crossing is not None:
+                crossing.close(now[0])
+            _talk(sink, "192.0.2.9", 40_000 + number, now[0]).close(now[0] + 2000)
+            end = now[0] + 86_400_000_000_000 // FILES_PER_DAY
+            crossing = _talk(sink, "192.0.2.8", 40_000 + number, end - 1_000_000_000)
         for changed in (path, path.parent):  # a folder of past days does not look as if just made
             os.utime(changed, ns=(now[0], now[0]))
         begun = time.perf_counter()
@@ -355,6 +361,14 @@ def follow_days(inbox: Path, title: str, pattern: str) -> list[Result]:
         Figure(f"{name}: offset", [offsets[1]], "bytes", [Bound("day 2", offsets[0] * 1.1)]),
         Figure(f"{name}: batch", [times[1]], "ms", [Bound("day 2", times[0], target=None)]),
     ]
+
+
+def _talk(sink: Switch, host: str, port: int, at: int) -> TcpConnectionWriter:
+    talk = TcpConnectionWriter(
+        sink, (host, port), ("198.51.100.2", 9000), at, comment=hint_comment("mplex", "acceptor")
+    )
+    talk.data(0, bytes.fromhex("000161 020568656c6c6f"), at + 1000)
+    return talk
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.random_captures import START, conversations, record, without_spark
+from tests.spark.random_captures import START, Switch, conversations, record, without_spark
 from tests.spark.sparkless_query import Run
 
 from polymux.analysis.output.parquet import read_table
@@ -84,14 +85,18 @@ def test_order_duplicates_halves_kills_and_replays_change_no_table(
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans(), label="indexed in tasks"):
             patch.setattr(capture_folder, "MIN_PARALLEL_BYTES", 1)
-        check_any_arrival(material, fresh(tmp_path_factory.mktemp("any")), data)
+        # Seconds after which what was read is not recognised if it comes again.
+        window = data.draw(st.sampled_from([300, 0]), label="dedup window")
+        run = fresh(tmp_path_factory.mktemp("any"), replace(WAITS, dedup_window=window))
+        check_any_arrival(material, run, data)
 
 
 def check_any_arrival(material: Material, run: Run, data: st.DataObject) -> None:
+    copies = 2 if run.waits.dedup_window else 0
     arrivals: list[tuple[int, str, bool]] = [(n, "", False) for n in range(FILES)]
     arrivals += [
         (n, f"copy-{n}.pcapng", False)
-        for n in data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="copies")
+        for n in data.draw(st.sets(st.integers(0, FILES - 1), max_size=copies), label="copies")
     ]
     halves = data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="halves")
     arrivals = [(n, name, True) for n, name, _ in arrivals if not name and n in halves] + arrivals
@@ -176,25 +181,130 @@ def test_files_that_do_not_matter_any_more_are_forgotten(
     assert len(read_table(run.out, "sessions")) == 7
 
 
-def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path) -> None:
+HOUR_NS = 3_600_000_000_000
+
+
+class HourlyRecording:
+    """A file an hour. Each has a session of its own, and the end of one that began in the file
+    before; where `reused`, all of these have the same addresses and ports."""
+
+    def __init__(self, reused: bool = False) -> None:
+        self._reused = reused
+        self._sink = Switch()
+        self._crossing: TcpConnectionWriter | None = None
+
+    def write(self, path: Path, number: int) -> None:
+        at = START + number * HOUR_NS
+        with PcapngWriter(str(path), sync="none") as writer:
+            self._sink.turn_to(writer)
+            if self._crossing is not None:
+                self._crossing.close(at)
+            self._talk("192.0.2.9", 40_000 + number % 20_000, at + 1_000_000).close(at + 2_000_000)
+            port = 40_000 + (0 if self._reused else number % 20_000)
+            self._crossing = self._talk("192.0.2.8", port, at + HOUR_NS - 1_000_000_000)
+
+    def _talk(self, host: str, port: int, at: int) -> TcpConnectionWriter:
+        talk = TcpConnectionWriter(
+            self._sink, (host, port), ("198.51.100.2", 9000), at,
+            comment=hint_comment("mplex", "acceptor"),
+        )  # fmt: skip
+        talk.data(0, bytes.fromhex("000161 020568656c6c6f"), at + 1000)
+        return talk
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_files_are_forgotten_while_every_look_finds_a_new_one(tmp_path: Path, reused: bool) -> None:
     """A file every hour, for thirty days in the long form; all stay in the folder."""
-    run = fresh(tmp_path, SessionTimeouts(1, 20, 60, dedup_window=3600))
+    run = fresh(tmp_path, SessionTimeouts(1, 20, 7200, dedup_window=3600))
+    recording = HourlyRecording(reused)
     sizes = []
-    for number in range(1, DAYS * 24 + 1):
-        at = START + number * 3_600_000_000_000
+    hours = DAYS * 24
+    for number in range(1, hours + 1):
         path = run.inbox / f"collect-{number:05}.pcapng"
-        quiet(path, 40_000 + number % 20_000, at, ends=True)
+        recording.write(path, number)
         os.utime(path, (run.now / 1000, run.now / 1000))
         assert run.step(3600)
         place = FolderOffset.from_dict(json.loads(run.offsets[-1]))
         sizes.append((len(place.files), len(run.offsets[-1]), run.follower.flow_count))
+        if number % 5 == 0:  # what is not an offset or a table is rebuilt from these
+            run.kill()
     early, late = sizes[8:16], sizes[-8:]
     assert max(files for files, _, _ in late) <= max(files for files, _, _ in early) <= 6
     assert max(size for _, size, _ in late) <= max(size for _, size, _ in early) + 10
     assert max(flows for _, _, flows in late) <= max(flows for _, _, flows in early)
     run.settle()
-    assert len(read_table(run.out, "sessions")) == DAYS * 24
+    rows = read_table(run.out, "sessions").to_pylist()
+    assert [row["ending"] for row in rows].count("clean") == 2 * hours - 1
+    assert len(rows) == 2 * hours
+    assert run.open_sessions() == 0
     assert max(len(list(run.out.glob(f"{table}/*.parquet"))) for table in TABLES) <= 12
+
+
+@pytest.mark.parametrize(
+    ("window", "restart"),
+    [(3600, False), (3600, True), (8 * 3600, False)],
+    ids=["forgotten", "forgotten, restarts", "before it is forgotten"],
+)
+def test_a_ring_of_files_is_read_round_after_round(
+    tmp_path: Path, window: int, restart: bool
+) -> None:
+    """As `tcpdump -W 6 -G 3600` writes it: the names are used again, the folder never changes."""
+    run = fresh(tmp_path, SessionTimeouts(1, 20, 7200, dedup_window=window))
+    recording = HourlyRecording()
+    for number in range(1, 18):
+        written = tmp_path / f"{number}.pcapng"
+        recording.write(written, number)
+        run.now += 3_600_000
+        run.put(written, f"ring{number % 6}.pcapng")
+        if number >= 6:
+            os.utime(run.inbox, (1, 1))
+        if restart:
+            run.kill()
+        assert run.step(2)
+        run.step(2)
+    run.settle()
+    rows = read_table(run.out, "sessions").to_pylist()
+    assert [row["ending"] for row in rows].count("clean") == 2 * 17 - 1
+    assert len(rows) == 2 * 17
+    assert len(read_table(run.out, "captures")) == 17
+
+
+@pytest.mark.parametrize("size", ["smaller", "larger"])
+def test_a_file_in_the_place_of_one_that_was_read_is_read_as_a_new_one(
+    tmp_path: Path, size: str
+) -> None:
+    run = fresh(tmp_path)
+    for number in range(9):
+        quiet(tmp_path / f"{number}.pcapng", 50_000 + number, START + number * HOUR_NS, ends=True)
+    written = [(tmp_path / f"{number}.pcapng").read_bytes() for number in range(9)]
+    files = [b"".join(written[:3]), b"".join(written[3:5]), written[5]]
+    for content in files if size == "smaller" else reversed(files):
+        (tmp_path / "a.pcapng").write_bytes(content)
+        run.put(tmp_path / "a.pcapng")
+        for seconds in (2, 2, 50):
+            run.step(seconds)
+    assert len(read_table(run.out, "sessions")) == 6
+    assert len(read_table(run.out, "captures")) == 3
+
+
+def test_a_file_that_was_touched_or_copied_again_is_not_another_one(tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    path = run.inbox / "a.pcapng"
+    quiet(path, 40_000, ends=True)
+    run.now += 10**12
+    run.step()
+    run.step(2)
+    os.utime(path, (run.now / 1000, run.now / 1000))
+    assert not run.step(2)
+    run.now += 400_000
+    for number in range(3):  # it is forgotten
+        quiet(run.inbox / f"other-{number}.pcapng", 50_000 + number, START + number, ends=True)
+        run.step(400)
+    assert "a.pcapng" in FolderOffset.from_dict(json.loads(run.offsets[-1])).forgotten
+    run.kill()
+    run.settle()
+    assert len(read_table(run.out, "sessions")) == 4
+    assert len(read_table(run.out, "captures")) == 4
 
 
 def test_what_is_whole_is_published_by_the_run_that_sees_it(
@@ -533,6 +643,19 @@ def test_ranges_of_names_are_a_set(names: set[str], others: set[str]) -> None:
     assert packed.with_names(others) == NameRanges(names | others)
     assert packed.without_names(others) == NameRanges(names - others)
     assert [name in packed for name in others] == [name in names for name in others]
+
+
+def test_a_file_of_a_name_in_the_set_is_another_one_if_it_was_modified_later() -> None:
+    names = NameRanges().with_files({"a-1": 5, "a-2": 7, "b": 3})
+    for each in (names, NameRanges.unpack(json.loads(json.dumps(names.pack())))):
+        assert each == names
+        later = {(name, at) for name in ("a-1", "a-3", "b") for at in (3, 7, 8)}
+        assert {case for case in later if each.is_another(*case)} == {
+            ("a-1", 8), ("b", 7), ("b", 8)
+        }  # fmt: skip
+    again = names.without_names({"a-1", "a-2"}).with_files({"a-1": 2})
+    assert again.is_another("a-1", 3)
+    assert not NameRanges({"a-1"}).is_another("a-1", 8)
 
 
 def test_a_long_rotation_is_packed_into_a_few_bytes() -> None:

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,12 +24,13 @@ from polymux.capture import (
     FlowRefs,
     merge_summaries,
 )
-from polymux.capture.io.sources import FileIdentity, LostInput
-from polymux.core.errors import PolymuxError
+from polymux.capture.io.sources import FileIdentity, LostInput, open_source
+from polymux.core.errors import CaptureError, CaptureUnavailable, PolymuxError
 from polymux.spark.batch.index_stage import IndexSpan, index_span
 from polymux.spark.streaming.folder_listing import FolderListing
 from polymux.spark.streaming.index_store import Indexed, IndexStore
 from polymux.spark.streaming.offset import FilePart, FolderOffset, NameRanges
+from polymux.spark.streaming.reused_names import ReusedNames
 
 _INCOMPLETE_STATUSES = ("truncated", "unreadable")
 # New files of fewer bytes are indexed in this process: a batch of Spark costs more than that takes.
@@ -85,6 +87,11 @@ class CaptureFolder:
         self._identities: dict[str, FileIdentity] = {}  # by path, of the files in `_indexes`
         self._ahead: dict[str, Indexed] = {}  # whole files that were indexed by other processes
         self._listing = FolderListing(self.path)
+        self._reused = ReusedNames(self.path)
+        # Size and modification time of files that have changed and are the same file.
+        self._same: dict[str, tuple[int, int]] = {}
+        self.replaced: set[str] = set()
+        """Files that were read and that the last look found to be others now."""
         # Size and modification time of files in which no new complete block was found.
         self._unusable: dict[str, tuple[int, int]] = {}
         # Names of new files that tasks have indexed when they could not be read yet.
@@ -100,14 +107,23 @@ class CaptureFolder:
     def look_anew(self) -> None:
         """Forget what earlier looks have found: the next offset does not follow the last one."""
         self._listing = FolderListing(self.path)
+        self._reused = ReusedNames(self.path)
 
-    def remaining(self, forgotten: NameRanges, newly_forgotten: Collection[str]) -> NameRanges:
-        """Return the names of forgotten files that are still there, as far as a look has found."""
-        still_there = [name for name in newly_forgotten if self._listing.has(name)]
-        gone = self._listing.vanished
+    def remaining(self, offset: FolderOffset, newly_forgotten: Collection[str]) -> NameRanges:
+        """Return the names of forgotten files that are still there, as far as a look has found.
+
+        To those of `offset` come the `newly_forgotten` ones of its files.
+        """
+        still_there = {
+            name: self._file_time_ms(name, offset.files[name])
+            for name in newly_forgotten
+            if self._listing.has(name)
+        }
+        forgotten = offset.forgotten
+        gone = self._listing.vanished | self._reused.found
         if gone:
             forgotten = forgotten.without_names(gone)
-        return forgotten.with_names(still_there) if still_there else forgotten
+        return forgotten.with_files(still_there) if still_there else forgotten
 
     def changed_files(
         self, offset: FolderOffset, now_ns: int, only: frozenset[str] | None = None
@@ -120,7 +136,12 @@ class CaptureFolder:
             only: Consider only these names.
         """
         changed = []
-        present = self._listing.look(offset.forgotten)
+        self.replaced = set()
+        self._listing.take_back(self._reused.look(offset.forgotten))
+        reused = self._reused.found
+        present = self._listing.look(
+            offset.forgotten.without_names(reused) if reused else offset.forgotten
+        )
         self._indexed_in_vain = set(filter(self._listing.has, self._indexed_in_vain))
         for name in present:
             if only is not None and name not in only:
@@ -130,6 +151,8 @@ class CaptureFolder:
             except OSError:
                 continue  # removed meanwhile, or a link to nothing
             parts = offset.files.get(name, ())
+            if parts and self._is_another(name, parts, found):
+                self.replaced.add(name)
             if not stat.S_ISREG(found.st_mode) or (parts and parts[-1].end_offset >= found.st_size):
                 continue
             if self._unusable.get(name) == (found.st_size, found.st_mtime_ns):
@@ -243,11 +266,39 @@ class CaptureFolder:
             self._indexes.pop(name, None)
             self._identities.pop(self.absolute_path(name), None)
             self._unusable.pop(name, None)
+            self._same.pop(name, None)
             self._indexed_in_vain.discard(name)
             if self._index_store is not None:
                 self._index_store.discard(self.absolute_path(name))
 
     # Private helpers
+
+    def _is_another(self, name: str, parts: tuple[FilePart, ...], found: os.stat_result) -> bool:
+        """Whether a file that was read is another one now; it may have grown, or been copied."""
+        version = found.st_size, found.st_mtime_ns
+        if found.st_size < parts[-1].end_offset:
+            return True
+        path = self.absolute_path(name)
+        unchanged = found.st_mtime_ns // 1_000_000 <= parts[-1].file_time_ms
+        identity = self._identities.get(path)
+        if unchanged or identity is None or self._same.get(name) == version:
+            return False
+        if found.st_size >= identity.size:  # else only what follows the last block was cut off
+            try:
+                source = open_source(path, self._limits)
+            except CaptureError:
+                return False  # reading it says why
+            with closing(source):
+                try:
+                    identity.check(source, source.version())
+                except CaptureUnavailable:
+                    return True
+        self._same[name] = version
+        return False
+
+    def _file_time_ms(self, name: str, parts: tuple[FilePart, ...]) -> int:
+        """The last modification of a file that was read, not that of another with its name."""
+        return max(parts[-1].file_time_ms, self._same.get(name, (0, 0))[1] // 1_000_000)
 
     def _index(
         self, name: str, span: FileRange, version: tuple[int, int] | None = None

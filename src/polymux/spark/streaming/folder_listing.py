@@ -5,7 +5,8 @@ look at files that were read and forgotten:
 
 - A folder is listed again only if its modification time has changed. Files that grow do not change
   it; new, renamed and removed ones do.
-- A list has names only. Files that are forgotten are never asked for their size or kind.
+- A list has names only. Files that are forgotten are never asked for their size or kind;
+  those that were modified since are found by `reused_names`.
 - Of folders whose captures are all forgotten, such as those of past days, only the modification
   time is kept, and a look asks for that of the next `SETTLED_FOLDERS_PER_LOOK` of them.
 
@@ -20,7 +21,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -81,6 +82,15 @@ class FolderListing:
                 del self._listed[name]
                 self._settled[name] = folder.modified_ns
         return list(self._without_doubles(sorted(found)))
+
+    def take_back(self, names: Iterable[str]) -> None:
+        """From the next look on, these captures that were forgotten are not."""
+        for name in names:
+            folder = self._listed.get(os.path.dirname(name))
+            if folder is None:
+                self._settled.pop(os.path.dirname(name), None)  # it is listed again
+            else:
+                folder.captures.add(name)
 
     def has(self, name: str) -> bool:
         """Whether a capture that was not forgotten was there at the last look."""

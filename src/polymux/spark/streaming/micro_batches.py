@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polymux.analysis.tls.key_log import KeyLog
@@ -117,6 +117,8 @@ class FolderFollower:
         now_ns = self._clock() if available is None else available.time_ns
         only = None if available is None else available.names
         changed = self.folder.changed_files(start, now_ns, only)
+        replaced = self._replaced_files()
+        changed = [file for file in changed if file.name not in replaced]
         new_data: list[NewData] = []
         if start.indexing:
             indexed, changed = self.folder.divide_indexed(start, changed)
@@ -129,6 +131,7 @@ class FolderFollower:
         clock = now_ns // 1_000_000
         if (
             not new_data
+            and not replaced
             and min(self._open_sessions.next_due_ms(), self._next_report_due_ms()) > clock
         ):
             clock = self._complete_due_ms() if available is not None else 0
@@ -139,17 +142,23 @@ class FolderFollower:
         for data in new_data:
             # Not before the previous batch, whose decisions were made without this file.
             modified_ms = max(start.clock_ms, min(data.modified_ms, clock))
-            part = FilePart(clock, modified_ms, data.end_offset)
+            part = FilePart(clock, modified_ms, data.end_offset, data.modified_ms)
             files[data.name] = (*files.get(data.name, ()), part)
         touched = {
             row.flow
             for data in new_data
             for row in self.folder.rows(data.name, files[data.name], len(files[data.name]) - 1)
         }
-        forgotten = self._forgettable_files(start, touched)
-        for name in forgotten:
+        forgotten = self._forgettable_files(start.clock_ms) - {data.name for data in new_data}
+        ended = start.ended
+        if forgotten or replaced:
+            paths = set(map(self.folder.absolute_path, forgotten | replaced))
+            ended = self._open_sessions.notes_without(paths, touched)
+        for name in forgotten | replaced:
             del files[name]
-        return FolderOffset(clock, files, self.folder.remaining(start.forgotten, forgotten))
+        # What has taken the place of a file is read as a new one, and was not forgotten.
+        remaining = self.folder.remaining(start, forgotten - replaced)
+        return FolderOffset(clock, files, remaining, ended=ended)
 
     def available_files(self) -> AvailableFiles:
         """Return what exists now, for a run that ends when it has read that."""
@@ -170,6 +179,7 @@ class FolderFollower:
         of the newest packet), `bytes`, `files`, `open` (sessions) and `late_packets`.
         """
         self._replay_to(start)
+        self._forget(end)
         before = {
             session.session_id: session.packets for _, session in self._open_sessions.still_open()
         }
@@ -183,7 +193,7 @@ class FolderFollower:
                 part_count += len(parts)
         finished += self._open_sessions.finish_due(end.clock_ms)
         captures = self._report_files(end)
-        self._advance_to(end)
+        self._offset = end
         first = BatchTask(captures=captures)
         still_open: list[SessionSelection] = []
         for flow, session in self._open_sessions.still_open():
@@ -209,15 +219,15 @@ class FolderFollower:
 
     # Private helpers
 
-    def _new_open_sessions(self) -> OpenSessions:
-        return OpenSessions(self.timeouts, self._limits, self._ports)
+    def _new_open_sessions(self, ended: Mapping[bytes, int] | None = None) -> OpenSessions:
+        return OpenSessions(self.timeouts, self._limits, self._ports, ended)
 
     def _replay_to(self, offset: FolderOffset) -> None:
         """Rebuild the state at `offset`, unless it is the current one."""
         if self._offset == offset:
             return
         self.folder.look_anew()
-        self._open_sessions = self._new_open_sessions()
+        self._open_sessions = self._new_open_sessions(offset.ended)
         self._reported_files = set()
         self._offset = FolderOffset(forgotten=offset.forgotten)
         for now_ms, parts in offset.arrivals():
@@ -279,23 +289,28 @@ class FolderFollower:
         ]
         return max([*dues, *self._open_sessions.complete_dues_ms()], default=0)
 
-    def _forgettable_files(self, start: FolderOffset, touched: set[bytes]) -> frozenset[str]:
-        """Return the files that are no longer needed; not those of the flows in `touched`, which
-        have new data."""
-        by_path = {
-            self.folder.absolute_path(name): name
-            for name in start.files
-            if name in self._reported_files
-        }
-        paths = self._open_sessions.forgettable(start.clock_ms, by_path, touched)
-        return frozenset(by_path[path] for path in paths)
+    def _forgettable_files(self, clock_ms: int) -> set[str]:
+        """Return the names of the files that are no longer needed at this time."""
+        by_path = {self.folder.absolute_path(name): name for name in self._reported_files}
+        return {by_path[path] for path in self._open_sessions.forgettable(clock_ms, by_path)}
 
-    def _advance_to(self, end: FolderOffset) -> None:
+    def _replaced_files(self) -> set[str]:
+        """Return the names of files that are others now, and in which no session is open.
+
+        If one is, its bytes are lost, which is found out when they are read.
+        """
+        if not self.folder.replaced:
+            return set()
+        return self.folder.replaced & self._forgettable_files(NEVER_MS)
+
+    def _forget(self, end: FolderOffset) -> None:
+        """Drop the state of the files that are not needed from this offset on."""
         forgotten = {name for name in self._offset.files if name not in end.files}
-        self._open_sessions.forget({self.folder.absolute_path(name) for name in forgotten})
-        self.folder.forget(forgotten)
-        self._reported_files -= forgotten
-        self._offset = end
+        if forgotten:
+            paths = {self.folder.absolute_path(name) for name in forgotten}
+            self._open_sessions.forget(paths, end.ended)
+            self.folder.forget(forgotten)
+            self._reported_files -= forgotten
 
 
 def part_size(parts: tuple[FilePart, ...], number: int) -> int:

@@ -6,13 +6,15 @@ batch that is repeated gives the same rows.
 
 from __future__ import annotations
 
+import base64
 import functools
 import heapq
 import itertools
 import json
 import re
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from typing import NamedTuple
 Ranges = tuple[tuple[int, int], ...]  # first and last number of each, ascending and apart
 Rows = tuple[tuple[int, int, Ranges], ...]  # ranges of first numbers, and of the second of each
 
+_NOTE = struct.Struct(">8sq")  # digest of a flow, nanoseconds
 _NUMBERS = re.compile(r"([0-9]+)")
 _NO_HOLE = (10**256, 10**256)  # beyond the numbers of all file names
 
@@ -29,12 +32,15 @@ class NameRanges(Set[str]):
     rotation (`NAME-00001.EXT`), or of a day and an hour (`2026-11-18/09.EXT`).
 
     The offset is written for every batch, and a recorder may rotate forever: what the set costs
-    depends on the number of ranges, not on that of the names.
+    depends on the number of ranges, not on that of the names. Of names that differ only in these
+    numbers, it has the newest modification time, too: a ring of files uses names again, and a file
+    that was modified later is another one.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_newest_ms", "_rows")
 
     def __init__(self, names: Iterable[str] = ()) -> None:
+        self._newest_ms: dict[str, int] = {}  # by group, if it is known
         numbers: dict[str, dict[int, list[int]]] = {}
         for name in names:
             group, one, two = _group_of(name)
@@ -48,6 +54,19 @@ class NameRanges(Set[str]):
         """Return the set with these names, too."""
         return self._combined(names, _union)
 
+    def with_files(self, files: Mapping[str, int]) -> NameRanges:
+        """Return the set with these names, too; each has a modification time in milliseconds."""
+        result = self.with_names(files)
+        for name, modified_ms in files.items():
+            group = _group_of(name)[0]
+            result._newest_ms[group] = max(modified_ms, result._newest_ms.get(group, modified_ms))
+        return result
+
+    def is_another(self, name: str, modified_ms: int) -> bool:
+        """Whether a file of this name in the set was modified later than those that are meant."""
+        newest_ms = self._newest_ms.get(_group_of(name)[0])
+        return newest_ms is not None and modified_ms > newest_ms and name in self
+
     def without_names(self, names: Iterable[str]) -> NameRanges:
         """Return the set without these names."""
         return self._combined(names, _difference)
@@ -59,6 +78,7 @@ class NameRanges(Set[str]):
                 f"{_text((first, last))}:{','.join(map(_text, ranges))}"
                 for first, last, ranges in rows
             )
+            + (f"@{self._newest_ms[group]}" if group in self._newest_ms else "")
             for group, rows in self._rows.items()
         }
 
@@ -68,6 +88,9 @@ class NameRanges(Set[str]):
         unpacked = cls()
         for group, text in packed.items():
             rows = []
+            text, _, newest_ms = text.partition("@")
+            if newest_ms:
+                unpacked._newest_ms[group] = int(newest_ms)
             for row in text.split(";"):
                 numbers, _, ranges = row.partition(":")
                 rows.append((*_range(numbers), tuple(map(_range, ranges.split(",")))))
@@ -79,10 +102,13 @@ class NameRanges(Set[str]):
     ) -> NameRanges:
         result = NameRanges()
         result._rows.update(self._rows)
+        result._newest_ms.update(self._newest_ms)
         for group, others in NameRanges(names)._rows.items():
             rows = _combine(result._rows.pop(group, ()), others, act)
             if rows:
                 result._rows[group] = rows
+            else:
+                result._newest_ms.pop(group, None)
         return result
 
     def __contains__(self, name: object) -> bool:
@@ -110,7 +136,7 @@ class NameRanges(Set[str]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, NameRanges):
-            return self._rows == other._rows
+            return self._rows == other._rows and self._newest_ms == other._newest_ms
         return super().__eq__(other)
 
     __hash__ = None  # type: ignore[assignment]  # like every set that is compared by its names
@@ -219,18 +245,22 @@ class FilePart(NamedTuple):
     arrived_ms: int  # the clock of that micro-batch
     modified_ms: int  # last modification of the file, but not before the previous micro-batch
     end_offset: int  # in the file
+    file_time_ms: int = 0  # last modification of the file as the file system has it
 
 
 @dataclass
 class FolderOffset:
     """An offset: `files` that are still needed, by name within the folder, with the parts that were
     read, and the names of `forgotten` files, which were read and are no longer needed. `indexing`
-    are new files that the micro-batch up to this offset only indexes; the next one reads them."""
+    are new files that the micro-batch up to this offset only indexes; the next one reads them.
+    `ended` are notes of flows that are in `files` and were in forgotten ones, too; see
+    `OpenSessions.notes_without`. None of these is ever changed."""
 
     clock_ms: int = 0  # time of the micro-batch, since the epoch
     files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
     forgotten: NameRanges = field(default_factory=NameRanges)
     indexing: frozenset[str] = frozenset()
+    ended: dict[bytes, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, int | str]:
         """Encode the offset as Spark stores it; `gone` has the forgotten names."""
@@ -240,6 +270,7 @@ class FolderOffset:
             "files": json.dumps(files, sort_keys=True, separators=(",", ":")),
             "gone": json.dumps(self.forgotten.pack(), sort_keys=True, separators=(",", ":")),
             "indexing": json.dumps(sorted(self.indexing)),
+            "ended": _pack_notes(self.ended),
         }
 
     @classmethod
@@ -250,6 +281,7 @@ class FolderOffset:
             {name: tuple(FilePart(*part) for part in parts) for name, parts in files.items()},
             _names_of(str(offset["gone"])),
             frozenset(json.loads(str(offset["indexing"]))),
+            _unpack_notes(str(offset["ended"])),
         )
 
     def arrivals(self) -> list[tuple[int, list[tuple[str, int]]]]:
@@ -264,3 +296,13 @@ class FolderOffset:
 @functools.lru_cache(maxsize=4)  # Spark hands the same offsets over several times in a batch
 def _names_of(packed: str) -> NameRanges:
     return NameRanges.unpack(json.loads(packed))
+
+
+def _pack_notes(ended: dict[bytes, int]) -> str:
+    packed = b"".join(_NOTE.pack(flow, until_ns) for flow, until_ns in sorted(ended.items()))
+    return base64.b64encode(packed).decode()
+
+
+@functools.lru_cache(maxsize=4)
+def _unpack_notes(packed: str) -> dict[bytes, int]:
+    return dict(_NOTE.iter_unpack(base64.b64decode(packed)))

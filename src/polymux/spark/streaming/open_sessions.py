@@ -6,13 +6,19 @@ other session has ended when later captures contain nothing of it for a while, o
 arrived at all for a long time; see `SessionTimeouts`. Packets that arrive after that are late, and
 ignored.
 
+A file is needed while it is young, or has packets of a session that is open. Other files are
+forgotten. A flow that was in one of them and is in files that stay leaves a note: its sessions
+ended, the last of them then. Without the note, a replay would take what is left of them for
+sessions of which the start is missing. A flow in no file that stays leaves nothing.
+
 Invariant: a decision depends only on what arrived before it. It is therefore the same when a
 micro-batch is repeated or replayed after a restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polymux.analysis.output.session_rows import make_session_id
@@ -46,7 +52,9 @@ class OpenSession:
     """A session of a flow that has not ended. Times are since the epoch."""
 
     session_id: str
+    saw_syn: bool
     complete: bool
+    first_packet_ns: int
     last_packet_ns: int
     arrived_ms: int  # when its last part arrived
     modified_ms: int  # last modification of its files
@@ -58,14 +66,13 @@ class TrackedFlow:
     """A flow: its packet references and its sessions."""
 
     flow: bytes
-    rows: list[FlowRefs] = field(default_factory=list)
-    files: set[str] = field(default_factory=set)
+    late_before_ns: int = -1  # sessions that began at this time or before it are late
+    noted: bool = False  # it was in files that are forgotten
+    rows: list[FlowRefs] = field(default_factory=list)  # of open sessions
+    files: set[str] = field(default_factory=set)  # all it is in that are not forgotten
     open_sessions: list[OpenSession] = field(default_factory=list)
     finished_ids: set[str] = field(default_factory=set)  # of sessions that ended or were late
-    all_finished: bool = False  # it has no open session
     finished_until_ns: int = -1  # last packet of the sessions that have ended
-    late_before_ns: int = -1  # `finished_until_ns` when all had ended: earlier packets are late
-    arrived_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +93,21 @@ class OpenSessions:
     """All flows of the files that are still needed.
 
     Call `add_parts` with everything that arrived at one time, then `finish_due`; both return the
-    sessions that have ended since the last call. Times must not decrease.
+    sessions that have ended since the last call. Times must not decrease. `ended` are the notes of
+    flows that were also in files that are forgotten; see `notes_without`.
     """
 
     def __init__(
-        self, timeouts: SessionTimeouts, limits: CaptureLimits, ports: Iterable[int]
+        self,
+        timeouts: SessionTimeouts,
+        limits: CaptureLimits,
+        ports: Iterable[int],
+        ended: Mapping[bytes, int] | None = None,
     ) -> None:
         self._timeouts = timeouts
         self._limits = limits
         self._ports = tuple(ports)
+        self._ended = ended or {}
         self._flows: dict[bytes, TrackedFlow] = {}
         self._open_flows: dict[bytes, TrackedFlow] = {}
         self._modified_ms: dict[str, int] = {}
@@ -127,17 +140,15 @@ class OpenSessions:
                 self.watermark_ns = max(self.watermark_ns, row.last_at)
                 touched.setdefault(row.flow, []).append(row)
         for key, rows in touched.items():
-            flow = self._flows.setdefault(key, TrackedFlow(key))
-            flow.arrived_ms = now_ms
+            flow = self._flows.get(key) or self._new_flow(key)
             flow.files.update(row.file for row in rows)
             flow.rows.extend(rows)
             flow.open_sessions = self._open_sessions_of(flow)
-            flow.all_finished = not flow.open_sessions
-            if flow.all_finished:  # everything was late
+            if flow.open_sessions:
+                self._open_flows[key] = flow
+            else:  # everything was late
                 flow.rows = []
                 self._open_flows.pop(key, None)
-            else:
-                self._open_flows[key] = flow
         return finished
 
     def finish_due(self, now_ms: int) -> list[SessionSelection]:
@@ -157,10 +168,8 @@ class OpenSessions:
             flow.open_sessions = [
                 session for session in flow.open_sessions if session.session_id not in ids
             ]
+            self._drop_ended_rows(flow)
             if not flow.open_sessions:
-                flow.all_finished = True
-                flow.late_before_ns = flow.finished_until_ns
-                flow.rows = []
                 del self._open_flows[flow.flow]
         return finished
 
@@ -178,39 +187,74 @@ class OpenSessions:
         """Return when each complete session is due."""
         return [self._due_ms(session) for _, session in self.still_open() if session.complete]
 
-    def forgettable(
-        self, now_ms: int, files: Iterable[str], touched: Container[bytes] = ()
-    ) -> set[str]:
-        """Return the files that are no longer needed; files that share a flow go together.
-
-        Files of the flows in `touched` are needed: more of those has arrived.
-        """
+    def forgettable(self, now_ms: int, files: Iterable[str]) -> set[str]:
+        """Return those of the files that are old and in which no session is open."""
         limit = now_ms - int(self._timeouts.dedup_window * 1000)
-        candidates = {name for name in files if self._arrived_ms.get(name, 0) <= limit}
-        while candidates:
-            needed: set[str] = set()
-            for flow in self._flows.values():
-                if (
-                    not flow.all_finished
-                    or flow.arrived_ms > limit
-                    or flow.flow in touched
-                    or not flow.files <= candidates
-                ):
-                    needed |= flow.files & candidates
-            if not needed:
-                break
-            candidates -= needed
-        return candidates
+        old = {name for name in files if self._arrived_ms.get(name, 0) <= limit}
+        for flow in self._open_flows.values() if old else ():
+            old.difference_update(row.file for row in flow.rows)
+        return old
 
-    def forget(self, files: set[str]) -> None:
-        """Drop these files and the flows that are only in them."""
-        for key in [key for key, flow in self._flows.items() if flow.files <= files]:
-            del self._flows[key]
+    def notes_without(self, files: set[str], touched: Collection[bytes]) -> dict[bytes, int]:
+        """Return the notes that a replay without these forgettable files needs.
+
+        By a digest of the flow: the time, in nanoseconds, up to which its sessions have ended.
+        Of the flows in `touched`, more has arrived in files that stay.
+        """
+        return {
+            _digest(flow.flow): flow.late_before_ns
+            for flow in self._flows.values()
+            if (flow.noted or not flow.files.isdisjoint(files))
+            and (flow.flow in touched or not flow.files <= files)
+        }
+
+    def forget(self, files: set[str], ended: Mapping[bytes, int]) -> None:
+        """Drop these files and the flows that are only in them; `ended` are the notes from now on,
+        with those of flows that are dropped of which more will be added now."""
+        self._ended = ended
+        for flow in list(self._flows.values()):
+            if flow.files.isdisjoint(files):
+                continue
+            flow.files -= files
+            flow.noted = True
+            if not flow.files:
+                del self._flows[flow.flow]
+            else:  # ids of sessions of which nothing is kept would add up
+                of_rows = self._sessions(flow.rows) if flow.rows else ()
+                flow.finished_ids &= {_session_id(session) for session in of_rows}
         for name in files:
             self._modified_ms.pop(name, None)
             self._arrived_ms.pop(name, None)
 
     # Private helpers
+
+    def _new_flow(self, key: bytes) -> TrackedFlow:
+        noted_ns = self._ended.get(_digest(key)) if self._ended else None
+        flow = TrackedFlow(key) if noted_ns is None else TrackedFlow(key, noted_ns, noted=True)
+        self._flows[key] = flow
+        return flow
+
+    def _drop_ended_rows(self, flow: TrackedFlow) -> None:
+        """Drop what lies before the open sessions, if these began after all others had ended.
+
+        Addresses and ports may be used again and again: some session is always open then.
+        """
+        if not all(
+            session.saw_syn and session.first_packet_ns > flow.finished_until_ns
+            for session in flow.open_sessions
+        ):
+            return
+        flow.late_before_ns = max(flow.late_before_ns, flow.finished_until_ns)
+        if not flow.open_sessions:
+            flow.rows = []
+            return
+        rows = [row for row in flow.rows if row.last_at > flow.late_before_ns]
+        if len(rows) == len(flow.rows):
+            return
+        flow.rows = rows
+        late_packets = self.late_packets
+        flow.open_sessions = self._open_sessions_of(flow)
+        self.late_packets = late_packets  # what is left of the others in these rows is not late
 
     def _due_ms(self, session: OpenSession) -> int:
         """When the session ends if nothing more arrives, in milliseconds since the epoch."""
@@ -230,7 +274,7 @@ class OpenSessions:
         """
         open_sessions = []
         for session in self._sessions(flow.rows):
-            name = make_session_id(session.flow, session.started_at)
+            name = _session_id(session)
             if name in flow.finished_ids:
                 continue
             if flow.late_before_ns >= 0 and not (
@@ -245,12 +289,24 @@ class OpenSessions:
             arrived = max(self._arrived_ms[file] for file in session.captures)
             modified = max(self._modified_ms[file] for file in session.captures)
             open_sessions.append(
-                OpenSession(name, complete, session.ended_at, arrived, modified, session.packets)
-            )
+                OpenSession(
+                    name, session.saw_syn, complete, session.started_at, session.ended_at, arrived,
+                    modified, session.packets,
+                )
+            )  # fmt: skip
         return open_sessions
 
     def _sessions(self, rows: Iterable[FlowRefs]) -> list[TcpSession]:
         return sessions_of(rows, _no_payload_reader, limits=self._limits, ports=self._ports)
+
+
+def _session_id(session: TcpSession) -> str:
+    return make_session_id(session.flow, session.started_at)
+
+
+def _digest(flow: bytes) -> bytes:
+    """Eight bytes that stand for a flow in a note."""
+    return hashlib.blake2b(flow, digest_size=8).digest()
 
 
 def _no_payload_reader(path: str) -> Callable[[int, int], bytes]:

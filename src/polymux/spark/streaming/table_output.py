@@ -1,5 +1,9 @@
 """Tables that micro-batches write: each batch has its own files, and replaces them if repeated.
 
+No two attempts at a batch share the name of a file, and no file that the manifest names is removed
+before the manifest that names others has taken its place. After a kill, the files that the manifest
+does not name are removed when the query is started again.
+
 Every row is therefore present exactly once, whichever process was killed at any time. Open sessions
 are in a snapshot that each batch replaces (`open_sessions`, `open_streams`). The manifest names the
 files of all batches that are complete, and is replaced when a batch is; see `analysis` manifests.
@@ -14,8 +18,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from polymux.analysis.output.arrow_batches import SCHEMAS
@@ -48,7 +53,7 @@ SNAPSHOT_TABLES = ("sessions", "streams")
 COMPACT_FILES = 8  # small files of a table that are merged into one
 MAX_SMALL_FILES = 64  # as many are merged even if captures wait to be read
 MAX_COMPACT_BYTES = 32 << 20  # a larger file is not merged again
-_BATCH_FILE = re.compile(r"(batch-\d{8}-\d{4,}|batches-\d{8}-\d{8}-\d{8})\.parquet")
+_BATCH_FILE = re.compile(r"(batch-\d{8}-\d{4,}(-[0-9a-f]{8})?|batches-\d{8}-\d{8}-\d{8})\.parquet")
 COMPACTION_NOTE = "compaction.json"
 
 
@@ -98,8 +103,7 @@ class StreamingTables:
         for table in SNAPSHOT_TABLES:
             if not self._snapshot(table).exists():
                 self._write_snapshot(table, SCHEMAS[table].empty_table())
-        if not (self.out / MANIFEST_NAME).exists():
-            self._write_manifest()
+        self._remove_unnamed()
 
     def _check(self, out: str, settings: dict[str, str]) -> None:
         if self.out.exists() and not self.out.is_dir():
@@ -143,21 +147,12 @@ class StreamingTables:
                 "once with the same --out"
             )
         parts = list(reports)
-        for path in self.out.glob(f"*/batch-{batch_id:08}-*.parquet"):
-            path.unlink()
-        folders = set()
-        for number, part in enumerate(parts):
-            for table in part.tables:
-                source = self.staging / part.folder / table / "part.parquet"
-                target = self.out / table / f"batch-{batch_id:08}-{number:04}.parquet"
-                make_table_folder(target.parent)
-                fsync_path(source)
-                os.replace(source, target)
-                folders.add(target.parent)
-        for folder in folders:
-            fsync_path(folder)
+        former = self._manifest_files()
+        new = self._take_in(batch_id, parts)
+        kept = [path for path in former if _batches(path) != (batch_id, batch_id)]
+        self._write_manifest([*kept, *new])
+        _unlink(set(former) - set(kept))
         self._compact(batch_id, MAX_SMALL_FILES if more_waits else COMPACT_FILES)
-        self._write_manifest()
         unchanged = {name for part in parts for name in part.unchanged}
         for table in SNAPSHOT_TABLES:
             self._update_snapshot(table, parts, unchanged)
@@ -168,20 +163,55 @@ class StreamingTables:
         """Give the lock up."""
         self._lock.release()
 
-    def _table_files(self, table: str) -> Iterator[Path]:
-        """Yield the files of a table that batches have written."""
-        for path in sorted((self.out / table).glob("*.parquet")):
-            if _BATCH_FILE.fullmatch(path.name):
-                yield path
+    def _take_in(self, batch_id: int, parts: list[TaskReport]) -> list[Path]:
+        """Move the files of this attempt to the tables. Return where they are."""
+        attempt = secrets.token_hex(4)
+        new = []
+        for number, part in enumerate(parts):
+            for table in part.tables:
+                source = self.staging / part.folder / table / "part.parquet"
+                name = f"batch-{batch_id:08}-{number:04}-{attempt}.parquet"
+                target = self.out / table / name
+                make_table_folder(target.parent)
+                fsync_path(source)
+                os.replace(source, target)
+                new.append(target)
+        for folder in {path.parent for path in new}:
+            fsync_path(folder)
+        return new
 
-    def _write_manifest(self) -> None:
-        """Name all files of batches, and an empty one where a table has none."""
+    def _manifest_files(self) -> list[Path]:
+        """Return the files of batches that the manifest names; all if there is none."""
+        manifest = read_manifest(self.out)
+        if manifest is None:
+            paths = [path for table in TABLES for path in (self.out / table).glob("*.parquet")]
+        else:
+            files = manifest.tables.values()
+            paths = [self.out / file.path for table in files for file in table]
+        return [path for path in paths if _BATCH_FILE.fullmatch(path.name)]
+
+    def _remove_unnamed(self) -> None:
+        """Remove what attempts that were killed have left in the tables."""
+        named = self._manifest_files()
+        if not (self.out / MANIFEST_NAME).exists():
+            self._write_manifest(named)
+        for table in TABLES:
+            found = set((self.out / table).glob("*.parquet")) - set(named)
+            _unlink(path for path in found if _BATCH_FILE.fullmatch(path.name))
+            _unlink((self.out / table).glob(".batches-*"))  # not merged to the end
+
+    def _write_manifest(self, files: Iterable[Path]) -> None:
+        """Name these files of batches, and an empty one where a table has none."""
+        by_table: dict[str, list[Path]] = {}
+        for path in sorted(files):
+            by_table.setdefault(path.parent.name, []).append(path)
         tables = {}
         for table in TABLES:
-            paths = list(self._table_files(table)) or sorted((self.out / table).glob("part-*"))
+            paths = by_table.get(table) or sorted((self.out / table).glob("part-*"))
             if paths:
                 tables[table] = [self._entry(path) for path in paths]
         write_atomically(self.out / MANIFEST_NAME, Manifest("", tables).encode())
+        fsync_path(self.out)  # before anything is removed that the former one names
 
     def _entry(self, path: Path) -> TableFile:
         name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
@@ -198,12 +228,11 @@ class StreamingTables:
         """Merge small files of the batches before this one, where a table has `file_count` or more:
         Spark repeats none of those."""
         work = []
-        for table in TABLES:
-            small = [
-                path
-                for path in self._table_files(table)
-                if _batches(path)[1] < batch_id and path.stat().st_size < MAX_COMPACT_BYTES
-            ]
+        by_table: dict[str, list[Path]] = {}
+        for path in sorted(self._manifest_files()):
+            if _batches(path)[1] < batch_id and path.stat().st_size < MAX_COMPACT_BYTES:
+                by_table.setdefault(path.parent.name, []).append(path)
+        for table, small in by_table.items():
             if len(small) >= file_count:
                 first = min(_batches(path)[0] for path in small)
                 last = max(_batches(path)[1] for path in small)
@@ -218,23 +247,19 @@ class StreamingTables:
 
     def _finish_compaction(self) -> None:
         note = self.state_folder / COMPACTION_NOTE
-        former = read_manifest(self.out)
-        if not note.exists() or former is None:
+        if not note.exists():
             return
-        tables = {table: list(files) for table, files in former.tables.items()}
-        work = json.loads(note.read_bytes())
-        for entry in work:
+        files = set(self._manifest_files())
+        gone: set[Path] = set()
+        for entry in json.loads(note.read_bytes()):
             folder = self.out / entry["table"]
             if (folder / f".{entry['merged']}").exists():
                 os.replace(folder / f".{entry['merged']}", folder / entry["merged"])
                 fsync_path(folder)
-            gone = {f"{entry['table']}/{name}" for name in (*entry["files"], entry["merged"])}
-            kept = [file for file in tables[entry["table"]] if file.path not in gone]
-            tables[entry["table"]] = [*kept, self._entry(folder / entry["merged"])]
-        write_atomically(self.out / MANIFEST_NAME, Manifest("", tables).encode())
-        for entry in work:
-            for name in entry["files"]:
-                (self.out / entry["table"] / name).unlink(missing_ok=True)
+            gone.update(folder / name for name in entry["files"])
+            files.add(folder / entry["merged"])
+        self._write_manifest(files - gone)
+        _unlink(gone)
         note.unlink()
 
     def _update_snapshot(self, table: str, reports: list[TaskReport], unchanged: set[str]) -> None:
@@ -265,6 +290,11 @@ def _batches(path: Path) -> tuple[int, int]:
     """Return the numbers of the first and last batch in a file."""
     numbers = path.stem.split("-")
     return int(numbers[1]), int(numbers[2 if numbers[0] == "batches" else 1])
+
+
+def _unlink(files: Iterable[Path]) -> None:
+    for path in files:
+        path.unlink(missing_ok=True)
 
 
 def fsync_path(path: Path) -> None:
