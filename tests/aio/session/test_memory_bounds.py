@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -12,7 +13,17 @@ from tests.aio.session_helpers import echo, exchange, joined, opened, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux import Call, Limits, MinmuxSession, Session, Stream, StreamuxSession, Timeouts
+from polymux import (
+    Call,
+    Limits,
+    MessageSender,
+    MinmuxSession,
+    OmnistreamsSession,
+    Session,
+    Stream,
+    StreamuxSession,
+    Timeouts,
+)
 from polymux.live.session.server_budget import ServerBudget
 
 KIB, MIB = 1024, 1024 * 1024
@@ -229,6 +240,108 @@ async def test_very_small_parts_are_joined() -> None:
         assert theirs.unread_bytes == 600_000
         assert len(theirs.buffers.received) < 200_000
         assert await theirs.readexactly(600_000) == b"ab" * 300_000
+
+
+async def send_each(sender: MessageSender, messages: list[bytes]) -> None:
+    for message in messages:
+        await sender.send(message)
+
+
+async def test_small_parts_count_with_what_they_cost_besides_their_bytes() -> None:
+    """A message keeps its boundaries, so its part is not joined with others."""
+    limits = Limits(session_buffer_bytes=256 * KIB)
+    async with joined("omnistreams", limits=limits) as (one, two):
+        near, far = cast(OmnistreamsSession, one), cast(OmnistreamsSession, two)
+        far.window = 10_000
+        sender = await near.open()
+        receiver = await far.accept()
+        await settled()
+        sending = asyncio.create_task(send_each(sender, [b"ab"] * 10_000))
+        await settled(200)
+        queue = far.endpoint.receive_queue
+        assert far.read_backpressure.paused_at, "20,000 bytes of content"
+        assert queue.held_bytes == queue.unread_bytes + 64 * queue.unread_parts
+        assert [await receiver.receive() for _ in range(10_000)] == [b"ab"] * 10_000
+        await sending
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "yamux"])
+async def test_unread_content_in_tiny_frames_holds_little_more_than_its_bytes(
+    protocol: str,
+) -> None:
+    limits = Limits(server_buffer_bytes=2 * MIB)
+    streams: list[Stream] = []
+
+    async def never_read(session: Session) -> None:
+        async for stream in session.incoming:
+            streams.append(stream)
+        await session.wait_closed()
+
+    server = await polymux.serve(
+        never_read, "tcp://127.0.0.1:0", protocol=protocol, limits=limits, timeouts=Timeouts(close=1)
+    )  # fmt: skip
+    async with server, polymux.connect(server.url, protocol=protocol) as near:
+        mine = [await near.open() for _ in range(4)]
+        for _ in range(20):
+            for stream in mine:
+                stream.send_many([b"ab"] * 500)
+            near.flush()
+            await settled(2)
+        async with asyncio.timeout(50):
+            while len(streams) < 4 or sum(each.unread_bytes for each in streams) < 80_000:
+                await asyncio.sleep(0.005)
+        [session] = server.sessions
+        parts = [part for stream in streams for part in stream.buffers.received]
+        assert sum(map(sys.getsizeof, parts)) < 2 * 80_000 + 4096 * 56
+        queue = session.endpoint.receive_queue
+        assert queue.unread_parts == len(parts)
+        assert queue.held_bytes >= sum(map(sys.getsizeof, parts)) - len(parts) * 8
+        assert session.read_backpressure.pause_count == 0
+        for stream in streams:
+            assert await stream.readexactly(20_000) == b"ab" * 10_000
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+async def test_every_way_to_read_keeps_the_count_of_unread_parts() -> None:
+    async with joined("mplex") as (near, far):
+        mine, theirs = await opened(near, far)
+        queue = far.endpoint.receive_queue
+
+        async def arrived(pieces: list[bytes]) -> None:
+            mine.send_many(pieces)
+            near.flush()
+            await settled()
+            assert queue.unread_parts == theirs.buffers.unread_parts == len(theirs.buffers.received)
+
+        def check(size: int) -> None:
+            assert queue.unread_bytes == theirs.unread_bytes == size
+            assert queue.unread_parts == theirs.buffers.unread_parts == len(theirs.buffers.received)
+
+        await arrived([b"ab\n"] * 100)
+        assert await theirs.readline() == b"ab\n"
+        check(297)
+        await arrived([b"cd"] * 10)
+        with pytest.raises(polymux.LimitExceeded):
+            while True:
+                await theirs.readline(limit=4)
+        check(20)
+        reading = asyncio.create_task(theirs.readexactly(30))
+        await settled()
+        check(0)
+        reading.cancel()
+        await settled()
+        check(20)
+        assert theirs.receive_nowait(7) == b"cdcdcdc"
+        check(13)
+        theirs.free_unread()
+        assert queue.unread_parts == 0
+        await arrived([b"xy"])
+        check(15)
+        theirs.mark_read(13)
+        assert theirs.unread_bytes == 2
+        theirs.abort()
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
 
 
 # All sessions of a server

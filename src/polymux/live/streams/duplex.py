@@ -403,7 +403,8 @@ class Stream(StreamBase):
         """The first received part; if there are many, all of them joined."""
         buffers = self.buffers
         if len(buffers.received) > MAX_SEPARATE_PARTS:
-            buffers.received = [b"".join(buffers.received)]
+            whole = b"".join(buffers.received)
+            self.endpoint.receive_queue.replace_received(buffers, [whole])
         return buffers.received[0]
 
     def _take_prefix(self, size: int) -> bytes | memoryview:
@@ -413,10 +414,11 @@ class Stream(StreamBase):
         if size < len(part):
             view = memoryview(part)
             part, buffers.received[0] = view[:size], view[size:]
+            parts = 0
         else:
             del buffers.received[0]
-        buffers.unread_bytes -= size
-        self.endpoint.receive_queue.unread_bytes -= size
+            parts = 1
+        self.endpoint.receive_queue.count_taken(buffers, size, parts)
         self.credit_read(size)
         return part
 
@@ -432,8 +434,7 @@ class Stream(StreamBase):
             buffers.received[0:0] = parts
             buffers.unreturned_credit -= size
             if self.state in self.session.streams:  # else its buffers are no longer counted
-                buffers.unread_bytes += size
-                self.endpoint.receive_queue.unread_bytes += size
+                self.endpoint.receive_queue.count_returned(buffers, size, len(parts))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
