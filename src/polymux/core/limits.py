@@ -165,7 +165,8 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     ),
     "session_buffer_bytes": FieldDoc(
         "bytes of all streams of a session that are unread or wait to be sent; when they are"
-        " exceeded, reading from the connection pauses. Where the protocol has windows, these are"
+        " exceeded, reading from the connection pauses. Each unread part counts with 64 bytes"
+        " besides. Where the protocol has windows, these are"
         " announced so that they add up to four times as much at most",
         "sixteen initial receive windows",
         "a fast sender and a slow reader",
@@ -177,9 +178,11 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "a thousand messages at once, none of which is completed",
     ),
     "server_buffer_bytes": FieldDoc(
-        "bytes of all sessions of a server that are unread or being put together; when they are"
-        " exceeded, reading pauses for the sessions that hold more than their share, and for"
-        " Minmux streams in a collector 1 KiB each is counted too",
+        "bytes of all sessions of a server that are unread, with 64 bytes besides for each part,"
+        " or being put together; when they are exceeded, reading pauses for the sessions that hold"
+        " more than their share. For Minmux streams in a collector 1 KiB each is counted too. Not"
+        " counted are 16 KiB of each session; less if that could be more than a quarter of the"
+        " limit, but 4 KiB at least",
         "sixteen sessions at `session_buffer_bytes`",
         "many connections that each stay within their own limit",
     ),

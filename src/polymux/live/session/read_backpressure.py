@@ -30,7 +30,7 @@ from polymux.live.runtime import Timer
 from polymux.live.session.assembly import Assembly
 from polymux.live.session.component import SessionComponent
 from polymux.live.session.interface import SessionInterface
-from polymux.live.session.server_budget import BASE_LEASE_BYTES, ServerBudget
+from polymux.live.session.server_budget import ServerBudget
 from polymux.live.streams.duplex import Stream
 
 MIN_READ_SHARE_DIVISOR = 4  # a quarter of the budget is for unread data, whatever is queued
@@ -85,7 +85,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
     def share_budget(self, budget: ServerBudget) -> None:
         """Count what the session holds against the budget of its server."""
         self.server_budget = budget
-        self.lease_bytes = BASE_LEASE_BYTES
+        self.lease_bytes = budget.base_lease_bytes
 
     def hold(self, held: bool) -> None:
         """Pause reading regardless of what is unread, or release that pause."""
