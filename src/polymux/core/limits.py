@@ -146,7 +146,9 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "connections of a server whose TLS, WebSocket or protocol handshake is not done; with more,"
         " the oldest one of the address that has most is closed. One that is younger than half a"
         " second (a quarter if nothing was received on it) is not: until then there may be"
-        " eight times as many or, with TLS, no further connection is accepted",
+        " eight times as many or, with TLS, no further connection is accepted. Not spared are"
+        " those of an address that has most of them, after eight times as many of its"
+        " connections have come to nothing",
         "a TLS handshake needs 340 KiB of memory",
         "connections that never say anything (slowloris)",
     ),
