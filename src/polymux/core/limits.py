@@ -133,7 +133,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     "max_sessions": FieldDoc(
         "sessions of a server that are open at a time, half-open ones included; with as many, a new"
         " connection takes the place of a half-open one, or is closed",
-        "250 MiB for sessions that transfer nothing",
+        "250 MiB for sessions that transfer nothing, and 900 MiB with TLS",
         "connections that cost the peer nothing and this side memory and descriptors",
     ),
     "max_sessions_per_address": FieldDoc(
@@ -149,7 +149,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         " eight times as many or, with TLS, no further connection is accepted. Not spared are"
         " those of an address that has most of them, after eight times as many of its"
         " connections have come to nothing",
-        "a TLS handshake needs 340 KiB of memory",
+        "a TLS handshake needs 150 KiB of memory",
         "connections that never say anything (slowloris)",
     ),
     "max_own_streams": FieldDoc(

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import socket
+import ssl
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 from tests.aio.session_helpers import echo, exchange, joined, opened, settled
 from tests.aio.virtual_clock import virtual
+from tests.record.certificate_authority import Authority
 
 import polymux
 from polymux import (
@@ -344,6 +350,54 @@ async def test_every_way_to_read_keeps_the_count_of_unread_parts() -> None:
         assert theirs.unread_bytes == 2
         theirs.abort()
         assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+# TLS
+
+
+def tls_sockets(port: int, authority: Authority, count: int) -> list[ssl.SSLSocket]:
+    context = ssl.create_default_context(cafile=authority.ca)
+    return [
+        context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), timeout=30), server_hostname="localhost"
+        )
+        for _ in range(count)
+    ]
+
+
+async def test_a_tls_session_that_transfers_nothing_holds_little(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert, authority.key)
+
+    async def wait(session: Session) -> None:
+        await session.wait_closed()
+
+    async with polymux.serve(wait, "tls://127.0.0.1:0", protocol="mplex", tls=context) as server:
+        held = await asyncio.to_thread(tls_sockets, server.port, authority, 2)
+        tracemalloc.start()
+        held += await asyncio.to_thread(tls_sockets, server.port, authority, 20)
+        async with asyncio.timeout(30):
+            while len(server.sessions) < 22:
+                await asyncio.sleep(0.01)
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for sock in held:
+            sock.close()
+    assert size / 20 < 128 * KIB
+
+
+async def test_what_is_sent_over_tls_arrives(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert, authority.key)
+    async with polymux.serve(echo, "tls://127.0.0.1:0", protocol="mplex", tls=context) as server:
+        trusting = ssl.create_default_context(cafile=authority.ca)
+        url = f"tls://localhost:{server.port}"
+        async with polymux.connect(url, protocol="mplex", tls=trusting) as session:
+            data = bytes(range(256)) * 12_000
+            assert await exchange(session, "s", data) == data
 
 
 # All sessions of a server
