@@ -31,6 +31,7 @@ from polymux import (
     Timeouts,
 )
 from polymux.live.session.server_budget import REVIEW_SECONDS, ServerBudget
+from polymux.live.streams.exchanges import MessageBuffer
 
 KIB, MIB = 1024, 1024 * 1024
 READ = 256 * KIB  # bytes that the system hands over at once
@@ -136,6 +137,56 @@ async def test_a_message_that_is_given_up_makes_room() -> None:
         assert [len(await task) for task in reading[1:]] == [2000, 2000]
         assert len(await pairs[0][1].readexactly(2000)) == 2000
         assert far.assembly.total_bytes == 0
+
+
+def traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("read", ["receive_all", "readexactly", "readline"])
+async def test_unfinished_reads_of_tiny_parts_hold_little_more_than_their_bytes(read: str) -> None:
+    pieces = 1500
+    async with joined("mplex") as (near, far):
+        mine, theirs = await opened(near, far)
+        if read == "readexactly":
+            reading = asyncio.create_task(theirs.readexactly(4 * pieces))
+        else:
+            reading = asyncio.create_task(
+                theirs.readline() if read == "readline" else theirs.receive_all()
+            )
+        await mine.send(b"ab")
+        await settled()
+        tracemalloc.start()
+        before = traced_bytes()
+        for _ in range(pieces):
+            await mine.send(b"ab")
+            await settled(3)
+        held = traced_bytes() - before
+        tracemalloc.stop()
+        assert far.assembly.total_bytes == 2 * pieces + 2
+        assert held < 12 * pieces
+        reading.cancel()
+        await settled()
+        if read != "receive_all":  # nothing was taken
+            queue = far.endpoint.receive_queue
+            assert (queue.unread_bytes, queue.unread_parts) == (
+                2 * pieces + 2,
+                len(theirs.buffers.received),
+            )
+            assert await theirs.receive() == b"ab" * (pieces + 1)
+
+
+def test_a_request_that_comes_two_bytes_at_a_time_holds_little_more_than_its_bytes() -> None:
+    message = MessageBuffer()
+    tracemalloc.start()
+    before = traced_bytes()
+    for _ in range(5000):
+        message.add(bytes(2))
+    held = traced_bytes() - before
+    tracemalloc.stop()
+    assert held < 10 * 5000
+    assert message.getvalue() == bytes(10_000)
 
 
 # Windows
