@@ -153,6 +153,61 @@ async def test_young_half_open_connections_may_be_more_for_a_while() -> None:
     assert [bool(each.reason) for each in connections] == [True] * 4 + [False] * 2
 
 
+async def distrusted(gate: ConnectionGate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an address use up the patience of a gate for two half-open connections."""
+    for name in ("SILENT_GRACE_SECONDS", "HANDSHAKE_GRACE_SECONDS"):
+        monkeypatch.setattr(connection_gate, name, 0.0)
+    for _ in range(2 + 16):
+        Closing(gate, "198.51.100.7", silent=False)
+    for name in ("SILENT_GRACE_SECONDS", "HANDSHAKE_GRACE_SECONDS"):
+        monkeypatch.setattr(connection_gate, name, 20.0)
+
+
+async def test_an_address_that_never_finishes_a_handshake_does_not_make_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = gate_of(half_open=2)
+    await distrusted(gate, monkeypatch)
+    for _ in range(20):
+        assert gate.seconds_until_room(tls=True) == 0.0
+        newest = Closing(gate, "198.51.100.7", silent=False)
+    assert gate.half_open == 2
+    honest = Closing(gate, "192.0.2.1")
+    assert not honest.reason
+    assert not newest.reason
+    assert gate.seconds_until_room(tls=True) > 0, "no address has most of the places"
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_connections_that_their_peer_closes_itself_count_too(
+    failing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_gate, "HANDSHAKE_GRACE_SECONDS", 20.0)
+    gate = gate_of(half_open=2)
+    staying = [Closing(gate, "198.51.100.7", silent=False) for _ in range(2)]
+    for _ in range(16):
+        passing = Closing(gate, "198.51.100.7", silent=False)
+        if failing:
+            passing.place.release()
+        else:
+            passing.place.established()
+    assert (gate.seconds_until_room(tls=True) == 0.0) is failing
+    assert not any(each.reason for each in staying)
+
+
+async def test_finished_handshakes_restore_the_trust_in_an_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = gate_of(half_open=2)
+    await distrusted(gate, monkeypatch)
+    connections = [Closing(gate, "198.51.100.7", silent=False) for _ in range(2)]
+    assert gate.seconds_until_room(tls=True) == 0.0
+    connections[-1].place.established()
+    connections += [Closing(gate, "198.51.100.7", silent=False) for _ in range(5)]
+    assert gate.seconds_until_room(tls=True) > 0
+    assert [bool(each.reason) for each in connections[1:]] == [False] * 6
+
+
 async def test_with_all_places_taken_a_silent_connection_gives_way(no_grace: None) -> None:
     gate = gate_of(sessions=3)
     busy, quiet = Closing(gate, "192.0.2.1", silent=False), Closing(gate, "192.0.2.1")

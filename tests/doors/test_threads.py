@@ -45,6 +45,24 @@ def own_threads() -> list[str]:
     return [each.name for each in new if each.name.startswith("polymux")]
 
 
+def test_timers_run_while_a_thread_makes_calls_that_never_wait() -> None:
+    """Such as one that sends and sends: no other thread is sure to lead meanwhile."""
+
+    async def nothing() -> None:
+        return
+
+    runtime = ThreadRuntime("polymux test")
+    runtime.add_user()
+    ran: list[int] = []
+    for number in range(10):
+        runtime.do(runtime.call_later, number / 100, lambda: ran.append(threading.get_ident()))
+    until_then = time.monotonic() + 5
+    while len(ran) < 10 and time.monotonic() < until_then:
+        runtime.call(nothing())
+    runtime.do(runtime.remove_user)
+    assert threading.get_ident() in ran, "the runtime's own thread gets to lead by chance only"
+
+
 def test_many_threads_use_one_session_at_once() -> None:
     failures: list[BaseException] = []
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from polymux.aio.transports.tls import AsyncioListenerLoop
 from polymux.live.runtime import Task, Timeout
 from polymux.live.session.busy_poll import BusyPollLoop
 
@@ -28,8 +29,8 @@ class AsyncioRuntime:
         self.current_task = partial(asyncio.current_task, loop)
 
     @property
-    def listener_loop(self) -> asyncio.AbstractEventLoop:
-        return self.loop
+    def listener_loop(self) -> AsyncioListenerLoop:
+        return AsyncioListenerLoop(self.loop)
 
     def create_task(self, coroutine: Coroutine[Any, Any, None], /) -> asyncio.Task[None]:
         return self.loop.create_task(coroutine)

@@ -133,7 +133,7 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     "max_sessions": FieldDoc(
         "sessions of a server that are open at a time, half-open ones included; with as many, a new"
         " connection takes the place of a half-open one, or is closed",
-        "250 MiB for sessions that transfer nothing",
+        "250 MiB for sessions that transfer nothing, and 900 MiB with TLS",
         "connections that cost the peer nothing and this side memory and descriptors",
     ),
     "max_sessions_per_address": FieldDoc(
@@ -146,8 +146,10 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "connections of a server whose TLS, WebSocket or protocol handshake is not done; with more,"
         " the oldest one of the address that has most is closed. One that is younger than half a"
         " second (a quarter if nothing was received on it) is not: until then there may be"
-        " eight times as many or, with TLS, no further connection is accepted",
-        "a TLS handshake needs 340 KiB of memory",
+        " eight times as many or, with TLS, no further connection is accepted. Not spared are"
+        " those of an address that has most of them, after eight times as many of its"
+        " connections have come to nothing",
+        "a TLS handshake needs 150 KiB of memory",
         "connections that never say anything (slowloris)",
     ),
     "max_own_streams": FieldDoc(
@@ -165,7 +167,8 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
     ),
     "session_buffer_bytes": FieldDoc(
         "bytes of all streams of a session that are unread or wait to be sent; when they are"
-        " exceeded, reading from the connection pauses. Where the protocol has windows, these are"
+        " exceeded, reading from the connection pauses. Each unread part counts with 64 bytes"
+        " besides. Where the protocol has windows, these are"
         " announced so that they add up to four times as much at most",
         "sixteen initial receive windows",
         "a fast sender and a slow reader",
@@ -177,9 +180,11 @@ LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
         "a thousand messages at once, none of which is completed",
     ),
     "server_buffer_bytes": FieldDoc(
-        "bytes of all sessions of a server that are unread or being put together; when they are"
-        " exceeded, reading pauses for the sessions that hold more than their share, and for"
-        " Minmux streams in a collector 1 KiB each is counted too",
+        "bytes of all sessions of a server that are unread, with 64 bytes besides for each part,"
+        " or being put together; when they are exceeded, reading pauses for the sessions that hold"
+        " more than their share. For Minmux streams in a collector 1 KiB each is counted too. Not"
+        " counted are 16 KiB of each session; less if that could be more than a quarter of the"
+        " limit, but 4 KiB at least",
         "sixteen sessions at `session_buffer_bytes`",
         "many connections that each stay within their own limit",
     ),

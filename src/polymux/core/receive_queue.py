@@ -22,12 +22,12 @@ from polymux.core.events import (
 from polymux.core.frames import FrameHeader
 from polymux.core.limits import MAX_LIMIT
 from polymux.core.side import DIALER
-from polymux.core.streams import ABORTED, StreamBuffers, StreamState
+from polymux.core.streams import ABORTED, PART_BYTES, StreamBuffers, StreamState
 
 MIN_VIEW_BYTES: Final[i64] = 4096  # larger parts of a chunk are views of it, smaller ones copies
-# `compact` copies a view of a chunk this many times its size, and joins parts as small as these.
+# `compact` copies a view of a chunk this many times its size, and joins parts smaller than these.
 MAX_VIEW_WASTE: Final[i64] = 4
-SMALL_PART_BYTES: Final[i64] = 64
+SMALL_PART_BYTES: Final[i64] = 512
 
 
 class ReceiveQueue(EventSink):
@@ -50,7 +50,8 @@ class ReceiveQueue(EventSink):
         # Streams whose content was discarded since the endpoint last took this list:
         self.discarded_streams: list[StreamState] = []
         self.unread_bytes: i64 = 0  # of all streams
-        self.unread_threshold: i64 = 0  # with more unread than this, the session has to act
+        self.unread_parts: i64 = 0  # of all streams
+        self.held_threshold: i64 = 0  # with more held than this, the session has to act
         self.window_bytes: i64 = 0  # of the windows that the peer has on open streams
         self.discarded_bytes: i64 = 0  # received, and never to be read
         # In the chunk being received:
@@ -65,6 +66,11 @@ class ReceiveQueue(EventSink):
         self.max_empty_per_chunk: i64 = 0x7FFFFFFF
         self.guarded_direction: Direction | None = None  # the peer's
         self.head: FrameHeader | None = None  # of the current frame
+
+    @property
+    def held_bytes(self) -> i64:
+        """Memory of what is unread: its bytes, and `PART_BYTES` for each part."""
+        return self.unread_bytes + self.unread_parts * PART_BYTES
 
     def opened(self, sender: i64, stream: StreamState) -> None:
         if stream.buffers is None:
@@ -128,6 +134,9 @@ class ReceiveQueue(EventSink):
         buffers.received.append(part)
         buffers.unread_bytes += size
         self.unread_bytes += size
+        if size > 0:  # an empty message costs nothing
+            buffers.unread_parts += 1
+            self.unread_parts += 1
         if not buffers.marked_readable:
             buffers.marked_readable = True
             self.readable_streams.append(stream)
@@ -204,8 +213,8 @@ class ReceiveQueue(EventSink):
     def compact(self, buffers: StreamBuffers) -> None:
         """Join unread parts that hold much more memory than they have bytes.
 
-        These are views of a small part of a chunk, which keep the whole chunk, and runs of very
-        small parts. Messages are left as they are: each is one part.
+        These are views of a small part of a chunk, which keep the whole chunk, and runs of small
+        parts. Messages are left as they are: each is one part.
         """
         if self.content_is_messages or len(buffers.received) == 0:
             return
@@ -225,7 +234,30 @@ class ReceiveQueue(EventSink):
             kept.append(part)
         if len(wasteful) > 0:
             kept.append(b"".join(wasteful))
-        buffers.received = kept
+        self.replace_received(buffers, kept)
+
+    def replace_received(self, buffers: StreamBuffers, parts: list[bytes | memoryview]) -> None:
+        """Let the unread content of a stream be in other parts."""
+        buffers.received = parts
+        if buffers.unread_bytes > 0:  # else it is not counted: the stream is over
+            change: i64 = len(parts) - buffers.unread_parts
+            buffers.unread_parts += change
+            self.unread_parts += change
+
+    def count_taken(self, buffers: StreamBuffers, size: i64, parts: i64) -> None:
+        """Count bytes and parts that were removed from `received` of a stream."""
+        if buffers.unread_bytes > 0:  # else they were not counted: the stream is over
+            buffers.unread_bytes -= size
+            buffers.unread_parts -= parts
+            self.unread_bytes -= size
+            self.unread_parts -= parts
+
+    def count_returned(self, buffers: StreamBuffers, size: i64, parts: i64) -> None:
+        """Count bytes and parts that were returned to `received` of a stream."""
+        buffers.unread_bytes += size
+        buffers.unread_parts += parts
+        self.unread_bytes += size
+        self.unread_parts += parts
 
     def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
         """Remove and return all unread parts of a stream; the caller owns the list."""
@@ -233,7 +265,9 @@ class ReceiveQueue(EventSink):
         if not buffers.discarding:
             buffers.received = []
             self.unread_bytes -= buffers.unread_bytes
+            self.unread_parts -= buffers.unread_parts
             buffers.unread_bytes = 0
+            buffers.unread_parts = 0
         return parts
 
     def discard(self, buffers: StreamBuffers) -> i64:
@@ -241,8 +275,10 @@ class ReceiveQueue(EventSink):
         size = buffers.unread_bytes
         if buffers.discarding:
             return 0
+        self.unread_parts -= buffers.unread_parts
         buffers.received = []
         buffers.unread_bytes = 0
+        buffers.unread_parts = 0
         buffers.discarding = True
         self.unread_bytes -= size
         self.discarded_bytes += size

@@ -21,6 +21,7 @@ ABORTED: Final[i64] = 2
 NEVER: Final[i64] = 0x2000000000000000  # a frame index that no frame reaches
 NOT_YET: Final[i64] = -1  # a timestamp that is not set
 FIRST_QUEUE_GRANT: Final[i64] = 16384
+PART_BYTES: Final[i64] = 64  # memory of a part of unread content besides its bytes
 ABANDONED: Final = "abandoned"  # ending of a stream whose id was reused while it was open
 
 ID_MODULUS: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
@@ -172,6 +173,7 @@ class StreamBuffers:
         "share_left",
         "target_window",
         "unread_bytes",
+        "unread_parts",
         "unreturned_credit",
         "weight",
         "window_may_grow",
@@ -180,6 +182,7 @@ class StreamBuffers:
     def __init__(self) -> None:
         self.received: list[bytes | memoryview] = []
         self.unread_bytes: i64 = 0  # bytes in `received`
+        self.unread_parts: i64 = 0  # parts in `received`, for what they cost besides their bytes
         # The peer's half has ended, and its last byte has arrived: the header of a last frame ends
         # the half in some protocols.
         self.all_received: bool = False
@@ -206,6 +209,11 @@ class StreamBuffers:
         self.epoch_began: i64 = NOT_YET
         self.epoch_credit: int = 0
         self.counted_window: i64 = 0  # the peer's part of `ReceiveQueue.window_bytes`
+
+    @property
+    def held_bytes(self) -> i64:
+        """Memory of what is unread: its bytes, and `PART_BYTES` for each part."""
+        return self.unread_bytes + self.unread_parts * PART_BYTES
 
     def clear_outgoing(self) -> None:
         """Drop the data that was queued."""

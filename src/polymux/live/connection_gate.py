@@ -8,6 +8,11 @@ in a burst of connections, so one that is young is not closed. Until it is old e
 several times as many; with TLS, where they cost much memory, listeners do not accept meanwhile, and
 further connections wait in the queue of the kernel.
 
+An address that connects again and again and finishes no handshake would so keep the others waiting
+in that queue. Once as many connections of an address as there may be young ones have come to
+nothing, its connections are not spared any more while it has most of the places. Those that finish
+their handshake restore the trust: a burst of honest clients, which may be slow, does not lose it.
+
 At `Limits.max_sessions` and `Limits.max_sessions_per_address` a half-open connection goes in the
 same way, or else one on which the peer has never sent a byte. If there is none, the new connection
 is closed.
@@ -148,6 +153,8 @@ class ConnectionGate:
         self._half_open: dict[str, dict[Place, None]] = {}  # by address, oldest first
         # Established, and not known to have sent anything; by address, oldest first.
         self._unheard: dict[str, dict[Place, None]] = {}
+        # By address that has half-open ones: how many have ended as such; less those that finished.
+        self._fruitless: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []  # listeners that wait for room
         self._trim_timer: Timer | None = None
 
@@ -175,7 +182,7 @@ class ConnectionGate:
         if self._half_open_total < most:
             return 0.0
         victim = self._oldest_half_open(self._busiest(self._half_open))
-        return 0.0 if victim is None else remaining_grace(victim)
+        return 0.0 if victim is None else self._remaining_grace(victim)
 
     def call_when_room(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when a connection has finished its handshake or is gone."""
@@ -188,7 +195,7 @@ class ConnectionGate:
         """
         exceeded, groups = self._exceeded(address_group(address))
         victim = self._victim(groups) if exceeded else None
-        return 0.0 if victim is None else remaining_grace(victim)
+        return 0.0 if victim is None else self._remaining_grace(victim)
 
     def admit(self, address: str, call_later: CallLater) -> Place | None:
         """Return a place for an accepted connection, or None if it has to be closed.
@@ -204,7 +211,7 @@ class ConnectionGate:
             if not exceeded:
                 break
             victim = self._victim(groups)
-            if victim is None or remaining_grace(victim):
+            if victim is None or self._remaining_grace(victim):
                 if self._make_room is not None and self._make_room(groups):
                     break  # until it is closed there is one connection more
                 self._refuse(address, exceeded)
@@ -221,6 +228,8 @@ class ConnectionGate:
 
     def on_established(self, place: Place) -> None:
         """The handshakes of a connection are done."""
+        if place.address in self._fruitless:
+            self._fruitless[place.address] //= 2
         self._remove_half_open(place)
         place.half_open = False
         self._unheard.setdefault(place.address, {})[place] = None
@@ -229,6 +238,7 @@ class ConnectionGate:
     def on_released(self, place: Place) -> None:
         """A connection is gone."""
         if place.half_open:
+            self._fruitless[place.address] = self._fruitless.get(place.address, 0) + 1
             self._remove_half_open(place)
         else:
             remove_entry(self._unheard, place)
@@ -248,7 +258,23 @@ class ConnectionGate:
 
     def _remove_half_open(self, place: Place) -> None:
         remove_entry(self._half_open, place)
+        if place.address not in self._half_open:
+            self._fruitless.pop(place.address, None)
         self._half_open_total -= 1
+
+    def _remaining_grace(self, place: Place) -> float:
+        """Return for how many seconds a connection may not be closed in favour of another."""
+        if place.half_open and self._is_distrusted(place.address):
+            return 0.0
+        return remaining_grace(place)
+
+    def _is_distrusted(self, address: str) -> bool:
+        """Whether an address takes most places for connections that come to nothing."""
+        most = self.limits.half_open
+        return (
+            self._fruitless.get(address, 0) >= YOUNG_FACTOR * most
+            and 2 * len(self._half_open.get(address, ())) > most
+        )
 
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -267,11 +293,11 @@ class ConnectionGate:
         """
         places = self._half_open.get(address, {})
         silent = next((place for place in places if place.is_silent()), None)
-        if silent is not None and not remaining_grace(silent):
+        if silent is not None and not self._remaining_grace(silent):
             return silent
         speaking = next((place for place in places if not place.is_silent()), None)
         found = [place for place in (silent, speaking) if place is not None]
-        return min(found, key=remaining_grace, default=None)
+        return min(found, key=self._remaining_grace, default=None)
 
     def _victim(self, addresses: list[str]) -> Place | None:
         """Return the connection that goes when there are too many sessions.
@@ -283,11 +309,11 @@ class ConnectionGate:
         for find in (self._oldest_half_open, self._oldest_unheard):
             for address in addresses:
                 victim = find(address)
-                if victim is not None and not remaining_grace(victim):
+                if victim is not None and not self._remaining_grace(victim):
                     return victim
                 if victim is not None:
                     young.append(victim)
-        return min(young, key=remaining_grace, default=None)
+        return min(young, key=self._remaining_grace, default=None)
 
     def _oldest_unheard(self, address: str) -> Place | None:
         """Return the oldest connection of an address on which nothing was ever received."""
@@ -308,7 +334,7 @@ class ConnectionGate:
             victim = self._oldest_half_open(self._busiest(self._half_open))
             if victim is None:
                 return
-            seconds = remaining_grace(victim)
+            seconds = self._remaining_grace(victim)
             if seconds > 0:
                 self._trim_timer = call_later(
                     seconds, self._trim_half_open, call_later, self.limits.half_open
@@ -362,7 +388,7 @@ def remove_entry(places: dict[str, dict[Place, None]], place: Place) -> None:
 
 
 def remaining_grace(place: Place) -> float:
-    """Return for how many seconds a connection may not be closed in favour of another."""
+    """Return for how many more seconds a connection is young."""
     grace = SILENT_GRACE_SECONDS if place.is_silent() else HANDSHAKE_GRACE_SECONDS
     if place.served_at is None:
         return grace

@@ -258,7 +258,7 @@ def server_bounds(limits: Limits, protocol: str, meter: SessionMeter | None) -> 
             meter.limit_hit(parse_protocol(protocol).name, name)
 
     gate = ConnectionGate(gate_limits(limits), on_limit)
-    return ServerBounds(gate, ServerBudget(limits.server_buffer_bytes))
+    return ServerBounds(gate, ServerBudget(limits.server_buffer_bytes, limits.max_sessions))
 
 
 class ServeOptions(TypedDict, total=False):

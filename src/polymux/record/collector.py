@@ -199,7 +199,7 @@ class Collector:
         self._sessions: dict[Session, None] = {}  # oldest first
         self._bounds = ServerBounds(
             ConnectionGate(self.limits.gate_limits(), self._on_limit, self._end_waiting_session),
-            ServerBudget(self.limits.buffer_bytes),
+            ServerBudget(self.limits.buffer_bytes, self.limits.clients),
         )
         self._failed = asyncio.Event()
         self._disk_full = False

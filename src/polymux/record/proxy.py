@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from polymux.aio.transports.tls import AsyncioListenerLoop
 from polymux.capture.packets.flows import endpoint_text
 from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
@@ -215,7 +216,7 @@ class RecordingProxy:
                 self._tls if secure else None,
                 CONNECT_TIMEOUT_SECONDS,
                 inherited=self._inherited,
-                loop=asyncio.get_running_loop(),
+                loop=AsyncioListenerLoop(asyncio.get_running_loop()),
             )
             self.address = self._listener.address
             if self._inherited is None:

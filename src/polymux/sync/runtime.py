@@ -7,7 +7,8 @@ through another thread. Only one thread leads; others that wait are parked, and 
 leads when the leader has what it wanted. When none waits, a thread of the runtime's own leads, so
 that peers are answered and timers run. It takes over a moment after the last caller: a caller that
 calls again soon does not have to displace it. One that sends and sends, and never has to wait,
-looks at the sockets now and then: two threads that take turns would wait for each other.
+looks at the sockets and timers now and then: two threads that take turns would wait for each
+other.
 
 A signal handler or a finalizer runs on top of a call of its thread, and may itself call a verb.
 While the call below waits, this works as everywhere, even if that call leads. While it works under
@@ -388,7 +389,8 @@ class ThreadRuntime(SteppingRuntime):
             self._release_if_unused()
 
     def _look_at_sockets(self) -> None:
-        """Process what has come, unless that was done just now, or another thread leads.
+        """Process what has come and what is due, unless that was done just now, or another thread
+        leads.
 
         The runtime's own thread, if it leads, ends that after the next event.
         """
@@ -399,6 +401,7 @@ class ThreadRuntime(SteppingRuntime):
         if self._leader is None and not self._released:
             for key, mask in self._selector.select(0):
                 self._dispatch(key.fd, mask)
+            self.run_due()
             self._settle()
 
     def _lead(self, task: SteppedTask[Any] | None, deadline: float | None) -> None:

@@ -216,6 +216,21 @@ def test_a_near_peer_and_one_of_unknown_distance_are_polled_for(
     assert not loop.blocks
 
 
+def test_a_poller_expires_behind_one_with_a_larger_budget() -> None:
+    loop, poll_loop = Loop(), BusyPollLoop()
+    patient, hasty = make_poller(poll_loop), make_poller(poll_loop)
+    exchange_fast(patient, loop, MIN_FAST_REPLIES)
+    patient.on_send(loop.call_soon)
+    hasty.budget_ns = 1
+    hasty.fast_replies = MIN_FAST_REPLIES
+    hasty.on_send(loop.call_soon)
+    assert list(poll_loop.active_pollers) == [patient, hasty]
+    time.sleep(0.001)
+    loop.iterate()
+    assert list(poll_loop.active_pollers) == [patient]
+    assert hasty.fast_replies_needed == 2 * MIN_FAST_REPLIES
+
+
 def test_a_closed_session_does_not_poll() -> None:
     loop, poller = Loop(), make_poller()
     exchange_fast(poller, loop, MIN_FAST_REPLIES)

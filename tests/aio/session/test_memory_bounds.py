@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import socket
+import ssl
+import sys
+import tracemalloc
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 from tests.aio.session_helpers import echo, exchange, joined, opened, settled
 from tests.aio.virtual_clock import virtual
+from tests.record.certificate_authority import Authority
 
 import polymux
-from polymux import Call, Limits, MinmuxSession, Session, Stream, StreamuxSession, Timeouts
-from polymux.live.session.server_budget import ServerBudget
+from polymux import (
+    Call,
+    Limits,
+    MessageSender,
+    MinmuxSession,
+    OmnistreamsSession,
+    Session,
+    Stream,
+    StreamuxSession,
+    Timeouts,
+)
+from polymux.live.session.server_budget import REVIEW_SECONDS, ServerBudget
+from polymux.live.streams.exchanges import MessageBuffer
 
 KIB, MIB = 1024, 1024 * 1024
 READ = 256 * KIB  # bytes that the system hands over at once
@@ -119,6 +137,56 @@ async def test_a_message_that_is_given_up_makes_room() -> None:
         assert [len(await task) for task in reading[1:]] == [2000, 2000]
         assert len(await pairs[0][1].readexactly(2000)) == 2000
         assert far.assembly.total_bytes == 0
+
+
+def traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("read", ["receive_all", "readexactly", "readline"])
+async def test_unfinished_reads_of_tiny_parts_hold_little_more_than_their_bytes(read: str) -> None:
+    pieces = 1500
+    async with joined("mplex") as (near, far):
+        mine, theirs = await opened(near, far)
+        if read == "readexactly":
+            reading = asyncio.create_task(theirs.readexactly(4 * pieces))
+        else:
+            reading = asyncio.create_task(
+                theirs.readline() if read == "readline" else theirs.receive_all()
+            )
+        await mine.send(b"ab")
+        await settled()
+        tracemalloc.start()
+        before = traced_bytes()
+        for _ in range(pieces):
+            await mine.send(b"ab")
+            await settled(3)
+        held = traced_bytes() - before
+        tracemalloc.stop()
+        assert far.assembly.total_bytes == 2 * pieces + 2
+        assert held < 12 * pieces
+        reading.cancel()
+        await settled()
+        if read != "receive_all":  # nothing was taken
+            queue = far.endpoint.receive_queue
+            assert (queue.unread_bytes, queue.unread_parts) == (
+                2 * pieces + 2,
+                len(theirs.buffers.received),
+            )
+            assert await theirs.receive() == b"ab" * (pieces + 1)
+
+
+def test_a_request_that_comes_two_bytes_at_a_time_holds_little_more_than_its_bytes() -> None:
+    message = MessageBuffer()
+    tracemalloc.start()
+    before = traced_bytes()
+    for _ in range(5000):
+        message.add(bytes(2))
+    held = traced_bytes() - before
+    tracemalloc.stop()
+    assert held < 10 * 5000
+    assert message.getvalue() == bytes(10_000)
 
 
 # Windows
@@ -231,6 +299,158 @@ async def test_very_small_parts_are_joined() -> None:
         assert await theirs.readexactly(600_000) == b"ab" * 300_000
 
 
+async def send_each(sender: MessageSender, messages: list[bytes]) -> None:
+    for message in messages:
+        await sender.send(message)
+
+
+async def test_small_parts_count_with_what_they_cost_besides_their_bytes() -> None:
+    """A message keeps its boundaries, so its part is not joined with others."""
+    limits = Limits(session_buffer_bytes=256 * KIB)
+    async with joined("omnistreams", limits=limits) as (one, two):
+        near, far = cast(OmnistreamsSession, one), cast(OmnistreamsSession, two)
+        far.window = 10_000
+        sender = await near.open()
+        receiver = await far.accept()
+        await settled()
+        sending = asyncio.create_task(send_each(sender, [b"ab"] * 10_000))
+        await settled(200)
+        queue = far.endpoint.receive_queue
+        assert far.read_backpressure.paused_at, "20,000 bytes of content"
+        assert queue.held_bytes == queue.unread_bytes + 64 * queue.unread_parts
+        assert [await receiver.receive() for _ in range(10_000)] == [b"ab"] * 10_000
+        await sending
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "yamux"])
+async def test_unread_content_in_tiny_frames_holds_little_more_than_its_bytes(
+    protocol: str,
+) -> None:
+    limits = Limits(server_buffer_bytes=2 * MIB)
+    streams: list[Stream] = []
+
+    async def never_read(session: Session) -> None:
+        async for stream in session.incoming:
+            streams.append(stream)
+        await session.wait_closed()
+
+    server = await polymux.serve(
+        never_read, "tcp://127.0.0.1:0", protocol=protocol, limits=limits,
+        timeouts=Timeouts(close=1),
+    )  # fmt: skip
+    async with server, polymux.connect(server.url, protocol=protocol) as near:
+        mine = [await near.open() for _ in range(4)]
+        for _ in range(20):
+            for stream in mine:
+                stream.send_many([b"ab"] * 500)
+            near.flush()
+            await settled(2)
+        async with asyncio.timeout(50):
+            while len(streams) < 4 or sum(each.unread_bytes for each in streams) < 80_000:
+                await asyncio.sleep(0.005)
+        [session] = server.sessions
+        parts = [part for stream in streams for part in stream.buffers.received]
+        assert sum(map(sys.getsizeof, parts)) < 2 * 80_000 + 4096 * 56
+        queue = session.endpoint.receive_queue
+        assert queue.unread_parts == len(parts)
+        assert queue.held_bytes >= sum(map(sys.getsizeof, parts)) - len(parts) * 8
+        assert session.read_backpressure.pause_count == 0
+        for stream in streams:
+            assert await stream.readexactly(20_000) == b"ab" * 10_000
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+async def test_every_way_to_read_keeps_the_count_of_unread_parts() -> None:
+    async with joined("mplex") as (near, far):
+        mine, theirs = await opened(near, far)
+        queue = far.endpoint.receive_queue
+
+        async def arrived(pieces: list[bytes]) -> None:
+            mine.send_many(pieces)
+            near.flush()
+            await settled()
+            assert queue.unread_parts == theirs.buffers.unread_parts == len(theirs.buffers.received)
+
+        def check(size: int) -> None:
+            assert queue.unread_bytes == theirs.unread_bytes == size
+            assert queue.unread_parts == theirs.buffers.unread_parts == len(theirs.buffers.received)
+
+        await arrived([b"ab\n"] * 100)
+        assert await theirs.readline() == b"ab\n"
+        check(297)
+        await arrived([b"cd"] * 10)
+        for _ in range(99):
+            assert await theirs.readline() == b"ab\n"
+        with pytest.raises(polymux.LimitExceeded):
+            await theirs.readline(limit=4)
+        check(20)
+        reading = asyncio.create_task(theirs.readexactly(30))
+        await settled()
+        check(0)
+        reading.cancel()
+        await settled()
+        check(20)
+        assert theirs.receive_nowait(7) == b"cdcdcdc"
+        check(13)
+        theirs.free_unread()
+        assert queue.unread_parts == 0
+        await arrived([b"xy"])
+        check(15)
+        theirs.mark_read(13)
+        assert theirs.unread_bytes == 2
+        theirs.abort()
+        assert (queue.unread_bytes, queue.unread_parts) == (0, 0)
+
+
+# TLS
+
+
+def tls_sockets(port: int, authority: Authority, count: int) -> list[ssl.SSLSocket]:
+    context = ssl.create_default_context(cafile=authority.ca)
+    return [
+        context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), timeout=30), server_hostname="localhost"
+        )
+        for _ in range(count)
+    ]
+
+
+async def test_a_tls_session_that_transfers_nothing_holds_little(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert, authority.key)
+
+    async def wait(session: Session) -> None:
+        await session.wait_closed()
+
+    async with polymux.serve(wait, "tls://127.0.0.1:0", protocol="mplex", tls=context) as server:
+        held = await asyncio.to_thread(tls_sockets, server.port, authority, 2)
+        tracemalloc.start()
+        held += await asyncio.to_thread(tls_sockets, server.port, authority, 20)
+        async with asyncio.timeout(30):
+            while len(server.sessions) < 22:
+                await asyncio.sleep(0.01)
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for sock in held:
+            sock.close()
+    assert size / 20 < 128 * KIB
+
+
+async def test_what_is_sent_over_tls_arrives(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert, authority.key)
+    async with polymux.serve(echo, "tls://127.0.0.1:0", protocol="mplex", tls=context) as server:
+        trusting = ssl.create_default_context(cafile=authority.ca)
+        url = f"tls://localhost:{server.port}"
+        async with polymux.connect(url, protocol="mplex", tls=trusting) as session:
+            data = bytes(range(256)) * 12_000
+            assert await exchange(session, "s", data) == data
+
+
 # All sessions of a server
 
 
@@ -274,6 +494,78 @@ def test_those_above_an_equal_share_pause_and_the_others_go_on() -> None:
         holder.held_bytes = 0
         budget.release(holder)
     assert not greedy[2].paused, "there is room again"
+
+
+class Looks:
+    """Holders that have used up their budget; counts how often what one holds is looked at."""
+
+    def __init__(self, count: int, held: int) -> None:
+        self.now = 0.0
+        self.count = 0
+        looks = self
+
+        class Counted(Holder):
+            @property
+            def held_bytes(self) -> int:
+                looks.count += 1
+                return self.size
+
+            @held_bytes.setter
+            def held_bytes(self, size: int) -> None:
+                self.size = size
+
+        self.budget = ServerBudget(count * held, count, lambda: self.now)
+        self.holders: list[Holder] = [Counted(self.budget) for _ in range(count)]
+        for holder in self.holders:
+            holder.hold(held)
+
+
+def test_a_growth_of_a_budget_that_is_used_up_looks_at_each_session_twice_at_most() -> None:
+    for count in (50, 200):
+        looks = Looks(count, 300 * KIB)
+        looks.now += 10
+        looks.count = 0
+        looks.holders[0].hold(301 * KIB)
+        assert count <= looks.count <= 2 * count + 1
+
+
+def test_a_trickle_into_a_budget_that_is_used_up_does_not_look_at_all_each_time() -> None:
+    looks = Looks(200, 300 * KIB)
+    looks.now += 10
+    looks.count = 0
+    for growth in range(10):
+        for holder in looks.holders:
+            holder.hold(300 * KIB + 1 + growth)
+    assert all(holder.paused for holder in looks.holders)
+    assert looks.count <= 2 * 10 * 200
+    looks.count = 0
+    for holder in looks.holders:
+        looks.budget.release(holder)
+    assert looks.count <= 2 * 10 * 200
+
+
+def test_memory_that_was_freed_is_found_after_a_moment() -> None:
+    looks = Looks(20, 300 * KIB)
+    first, *others = looks.holders
+    assert not first.hold(2 * MIB)
+    for holder in others:
+        holder.held_bytes = 0
+    first.update()
+    looks.now += REVIEW_SECONDS
+    first.update()
+    assert not first.paused
+
+
+def test_with_many_sessions_and_a_small_budget_each_may_hold_little() -> None:
+    assert ServerBudget(256 * MIB, 8192).base_lease_bytes == 8 * KIB
+    assert ServerBudget(256 * MIB, 100).base_lease_bytes == 16 * KIB
+    small = ServerBudget(4 * MIB, 2000)
+    assert small.base_lease_bytes == 4 * KIB
+    holders = [Holder(small) for _ in range(2000)]
+    for holder in holders:
+        holder.hold(5 * KIB)
+    assert small.share_bytes(holders[0]) == 4 * KIB
+    assert holders[-1].paused
 
 
 @contextlib.asynccontextmanager

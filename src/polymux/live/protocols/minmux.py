@@ -302,12 +302,12 @@ class MinmuxSession(Session):
         limits = self.endpoint.limits
         if (
             self.unclaimed_streams
-            and self.endpoint.receive_queue.unread_bytes > limits.session_buffer_bytes
+            and self.endpoint.receive_queue.held_bytes > limits.session_buffer_bytes
         ):
             # Last items need no credit: on unclaimed streams this limit bounds them.
             unclaimed = [state.buffers for state in self.unclaimed_streams]
             if (
-                sum(buffers.unread_bytes for buffers in unclaimed if buffers is not None)
+                sum(buffers.held_bytes for buffers in unclaimed if buffers is not None)
                 > limits.session_buffer_bytes
             ):
                 self.endpoint.counters.count("session_buffer_bytes")

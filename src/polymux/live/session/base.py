@@ -153,7 +153,7 @@ class SessionBase:
                     else:
                         wake_reader(stream)
             receive_queue.readable_streams = []
-        if receive_queue.unread_bytes > receive_queue.unread_threshold:
+        if receive_queue.held_bytes > receive_queue.held_threshold:
             self.read_backpressure.update()
         if not self.ready.done():
             self.update_ready()

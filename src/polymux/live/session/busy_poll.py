@@ -39,10 +39,7 @@ CallSoon = Callable[[Callable[[], None]], object]
 
 
 class BusyPollLoop:
-    """The active pollers of one event loop, in the order in which they became active.
-
-    Pollers with equal budgets therefore also expire in this order.
-    """
+    """The active pollers of one event loop."""
 
     def __init__(self) -> None:
         self.active_pollers: dict[BusyPoller, None] = {}
@@ -63,9 +60,8 @@ class BusyPollLoop:
             now: i64 = monotonic_ns()
             expired: list[BusyPoller] = []
             for poller in self.active_pollers:
-                if now < poller.deadline_ns:
-                    break
-                expired.append(poller)
+                if now >= poller.deadline_ns:
+                    expired.append(poller)
             for poller in expired:
                 del self.active_pollers[poller]
                 poller.back_off()

@@ -6,8 +6,10 @@ or where content comes in whole messages of any size, the only way to slow the p
 reading from the connection. That stops every stream: a single task that never reads would block all
 others (head-of-line blocking) for ever. So:
 
-- Reading pauses when the unread bytes exceed their share of `Limits.session_buffer_bytes`, and
-  resumes as soon as they are below it again. Small amounts never pause anything.
+- Reading pauses when what is unread exceeds its share of `Limits.session_buffer_bytes`, and
+  resumes as soon as it is below it again. Small amounts never pause anything. Unread are the bytes,
+  and what each part of them costs besides (`core.streams.PART_BYTES`): a frame of two bytes takes
+  thirty times its content. Where content has no boundaries, many small parts are joined first.
 - A pause lasts `Timeouts.slow_reader` seconds at most. Then the stream that holds most is aborted,
   and the next one, until the session is below its share.
 - Data queued for sending counts against the same budget, so a peer that does not read is read from
@@ -22,18 +24,22 @@ Two other causes also hold reading: `hold` (a full disk) and `hold_at_stream_lim
 
 from polymux.core.errors import LimitExceeded
 from polymux.core.limits import MAX_LIMIT
+from polymux.core.streams import PART_BYTES
 from polymux.core.window_budget import WINDOWS_FACTOR
 from polymux.live.runtime import Timer
 from polymux.live.session.assembly import Assembly
 from polymux.live.session.component import SessionComponent
 from polymux.live.session.interface import SessionInterface
-from polymux.live.session.server_budget import BASE_LEASE_BYTES, ServerBudget
+from polymux.live.session.server_budget import ServerBudget
 from polymux.live.streams.duplex import Stream
 
 MIN_READ_SHARE_DIVISOR = 4  # a quarter of the budget is for unread data, whatever is queued
 # A third of the budget is for data being read or reassembled, and for the overhead of all objects.
 OVERHEAD_SHARE_DIVISOR = 3
 COMPACT_STEP_BYTES = 256 * 1024  # with more unread, wasteful parts are joined after as many bytes
+# Small parts are joined when there are more than these: where memory is scarce; and in any case.
+MIN_PARTS_JOINED = 256
+MAX_PARTS = COMPACT_STEP_BYTES // PART_BYTES
 
 
 class ReadBackpressure(SessionComponent[SessionInterface]):
@@ -51,6 +57,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         self._assembly = assembly
         self._timer: Timer | None = None
         self._compacted_at = 0  # bytes received by then
+        self._parts_kept = 0  # unread parts that were left then, or less
         self._set_threshold()
 
     @property
@@ -62,7 +69,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
     def held_bytes(self) -> int:
         """Bytes that count against the budget of the server."""
         session = self.session_or_none()
-        unread = 0 if session is None else session.endpoint.receive_queue.unread_bytes
+        unread = 0 if session is None else session.endpoint.receive_queue.held_bytes
         return unread + self._assembly.total_bytes + self._record_bytes
 
     @property
@@ -78,7 +85,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
     def share_budget(self, budget: ServerBudget) -> None:
         """Count what the session holds against the budget of its server."""
         self.server_budget = budget
-        self.lease_bytes = BASE_LEASE_BYTES
+        self.lease_bytes = budget.base_lease_bytes
 
     def hold(self, held: bool) -> None:
         """Pause reading regardless of what is unread, or release that pause."""
@@ -114,7 +121,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
     def update(self) -> None:
         """Pause or resume reading.
 
-        Called when more than `ReceiveQueue.unread_threshold` is unread after a received chunk, and
+        Called when more than `ReceiveQueue.held_threshold` is held after a received chunk, and
         during a pause when bytes were read or sent.
         """
         session = self.session_or_none()
@@ -123,9 +130,10 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         transport = session.transport
         if transport is None or transport.is_closing():
             return
-        exceeded = self._exceeded_limit()
         if not self.paused_at:
             self._compact_unread()
+        exceeded = self._exceeded_limit()
+        if not self.paused_at:
             if exceeded:
                 transport.pause_reading()
                 self.paused_at = session.runtime.time()
@@ -139,12 +147,12 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
             self._apply()
 
     def _set_threshold(self) -> None:
-        """Set how much may be unread before `update` has to be called."""
+        """Set how much may be held before `update` has to be called."""
         session = self.session_or_none()
         if session is None:
             return
         endpoint = session.endpoint
-        endpoint.receive_queue.unread_threshold = min(
+        endpoint.receive_queue.held_threshold = min(
             self._lease_bytes,
             COMPACT_STEP_BYTES,
             endpoint.limits.session_buffer_bytes // MIN_READ_SHARE_DIVISOR,
@@ -158,13 +166,15 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
                 from what is unread.
         """
         endpoint = self.session.endpoint
-        unread = endpoint.receive_queue.unread_bytes - freed
+        unread = endpoint.receive_queue.held_bytes - freed
         budget = endpoint.limits.session_buffer_bytes
         if endpoint.protocol.has_credit and not endpoint.protocol.content_is_messages:
             # Only what this side cannot hold back exceeds it: last items of Minmux need no credit,
             # and the initial window of yamux is fixed. Of these windows as much may be unread as
             # of others: a reader that takes one stream after the other relies on the windows of
-            # the others, and must not be blocked by them.
+            # the others, and must not be blocked by them. So only bytes count, as in windows; their
+            # parts are joined.
+            unread = endpoint.receive_queue.unread_bytes - freed
             windows = endpoint.receive_queue.window_bytes
             smallest = endpoint.protocol.min_receive_window
             allowed = budget + max(0, windows - len(self.session.streams) * smallest)
@@ -183,7 +193,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         return ""
 
     def allowed_unread(self) -> int:
-        """Return how many bytes may be unread now, in a protocol without credit."""
+        """Return how much unread content may hold now, in a protocol without credit."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
@@ -204,14 +214,29 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         """Join unread parts that hold much more memory than they have bytes, if it is time."""
         session = self.session
         endpoint = session.endpoint
+        queue = endpoint.receive_queue
         received = endpoint.connection.direction(1 - endpoint.side).total_bytes
-        if (
-            endpoint.receive_queue.unread_bytes > COMPACT_STEP_BYTES
+        much_came = (
+            queue.unread_bytes > COMPACT_STEP_BYTES
             and received - self._compacted_at >= COMPACT_STEP_BYTES
-        ):
+        )
+        if much_came or self._has_too_many_parts(queue.unread_parts):
             self._compacted_at = received
             for stream in session.streams.values():
-                endpoint.receive_queue.compact(stream.buffers)
+                queue.compact(stream.buffers)
+            self._parts_kept = queue.unread_parts
+
+    def _has_too_many_parts(self, parts: int) -> bool:
+        """Whether small parts should be joined: twice as many as were left the last time."""
+        self._parts_kept = min(self._parts_kept, parts)
+        most = MAX_PARTS
+        scarce = min(
+            self.lease_bytes,
+            self.session.endpoint.limits.session_buffer_bytes // MIN_READ_SHARE_DIVISOR,
+        )
+        if self.held_bytes > scarce:
+            most = min(MAX_PARTS, MIN_PARTS_JOINED + len(self.session.streams))
+        return parts > max(most, 2 * self._parts_kept)
 
     def _on_pause_timeout(self) -> None:
         """Abort the streams that hold most until the session can read again."""
@@ -223,7 +248,7 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
         seconds = session.timeouts.slow_reader
         freed = 0
         while exceeded := self._exceeded_limit(freed):
-            largest = max(session.streams.values(), key=self._bytes_held_by, default=None)
+            largest = max(session.streams.values(), key=self._cost_of, default=None)
             size = 0 if largest is None else self._bytes_held_by(largest)
             if largest is None or not size:
                 break
@@ -247,6 +272,9 @@ class ReadBackpressure(SessionComponent[SessionInterface]):
 
     def _bytes_held_by(self, stream: Stream) -> int:
         return unread_bytes(stream) + self._assembly.held_by(stream)
+
+    def _cost_of(self, stream: Stream) -> int:
+        return stream.buffers.held_bytes + self._assembly.held_by(stream)
 
     def _end_pause(self) -> None:
         self.paused_at = 0.0

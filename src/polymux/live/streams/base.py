@@ -298,16 +298,15 @@ class StreamBase:
 
         For protocols without credit: the session's buffer limit is then what bounds the sender.
         """
-        self.buffers.received.clear()
+        self.endpoint.receive_queue.replace_received(self.buffers, [])
 
     def mark_read(self, size: int) -> None:
         """Count `size` bytes freed by `free_unread` as read."""
         buffers = self.buffers
         if 0 < size <= buffers.unread_bytes and not buffers.discarding:
-            buffers.unread_bytes -= size
-            self.endpoint.receive_queue.unread_bytes -= size
-            if not buffers.unread_bytes:
-                buffers.received.clear()
+            if size == buffers.unread_bytes:
+                self.endpoint.receive_queue.replace_received(buffers, [])
+            self.endpoint.receive_queue.count_taken(buffers, size, 0)
             self.credit_read(size)
 
     # Callbacks of the session

@@ -21,6 +21,7 @@ BytesLike = bytes | bytearray | memoryview
 
 NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, searches a memoryview without a copy
 MAX_SEPARATE_PARTS = 64  # more received parts are joined before they are searched
+SMALL_PART_BYTES = 512  # parts of an unfinished message that are smaller on average are joined
 
 __all__ = ["BytesLike", "Stream", "copied_bytes", "receive_some"]
 
@@ -267,8 +268,9 @@ class Stream(StreamBase):
             StreamAborted, StreamEnded, SessionClosed: As for `receive`.
         """
         check_read_limit(limit)
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         size = 0
+        joined = 0
         waiting = False  # for more, after some was taken
         try:
             while True:
@@ -276,6 +278,7 @@ class Stream(StreamBase):
                     if self.check_eof():
                         break
                     if size:
+                        joined = join_newest(parts, joined)
                         self.session.assembly.hold(self, size)
                         waiting = True
                 elif not self._must_leave_unread():
@@ -320,6 +323,7 @@ class Stream(StreamBase):
         """
         taken: list[bytes | memoryview] = []
         room = limit
+        joined = 0
         waiting = False  # for more, after some was taken
         try:
             while True:
@@ -338,6 +342,7 @@ class Stream(StreamBase):
                 if self.check_eof():
                     return b"".join(taken)
                 if taken:
+                    joined = join_newest(taken, joined)
                     self.session.assembly.hold(self, limit - room)
                     waiting = True
                 await self.wait_readable()
@@ -371,6 +376,7 @@ class Stream(StreamBase):
             )
         taken: list[bytes | memoryview] = []
         missing = size
+        joined = 0
         waiting = False
         try:
             while missing:
@@ -386,6 +392,7 @@ class Stream(StreamBase):
                     break
                 if missing:
                     if taken:
+                        joined = join_newest(taken, joined)
                         self.session.assembly.hold(self, size - missing)
                     waiting = True
                     await self.wait_readable()
@@ -403,7 +410,8 @@ class Stream(StreamBase):
         """The first received part; if there are many, all of them joined."""
         buffers = self.buffers
         if len(buffers.received) > MAX_SEPARATE_PARTS:
-            buffers.received = [b"".join(buffers.received)]
+            whole = b"".join(buffers.received)
+            self.endpoint.receive_queue.replace_received(buffers, [whole])
         return buffers.received[0]
 
     def _take_prefix(self, size: int) -> bytes | memoryview:
@@ -413,10 +421,11 @@ class Stream(StreamBase):
         if size < len(part):
             view = memoryview(part)
             part, buffers.received[0] = view[:size], view[size:]
+            parts = 0
         else:
             del buffers.received[0]
-        buffers.unread_bytes -= size
-        self.endpoint.receive_queue.unread_bytes -= size
+            parts = 1
+        self.endpoint.receive_queue.count_taken(buffers, size, parts)
         self.credit_read(size)
         return part
 
@@ -432,8 +441,7 @@ class Stream(StreamBase):
             buffers.received[0:0] = parts
             buffers.unreturned_credit -= size
             if self.state in self.session.streams:  # else its buffers are no longer counted
-                buffers.unread_bytes += size
-                self.endpoint.receive_queue.unread_bytes += size
+                self.endpoint.receive_queue.count_returned(buffers, size, len(parts))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -455,6 +463,21 @@ class Stream(StreamBase):
             await self.close()
         else:
             self.abort()
+
+
+def join_newest(parts: list[bytes] | list[bytes | memoryview], start: int) -> int:
+    """Join the parts from `start` on if they are many, and small: each costs memory of its own.
+
+    Returns:
+        From where on to look the next time.
+    """
+    count = len(parts) - start
+    if count < MAX_SEPARATE_PARTS:
+        return start
+    newest = parts[start:]
+    if sum(map(len, newest)) < SMALL_PART_BYTES * count:
+        parts[start:] = [b"".join(newest)]
+    return len(parts)
 
 
 async def receive_some(stream: Stream, size: int) -> bytes:

@@ -8,7 +8,7 @@ from polymux.core.errors import LimitExceeded, StreamAborted
 from polymux.core.streams import OPEN
 from polymux.live.arguments import MAX_I64, check_read_limit
 from polymux.live.runtime import Task, Timer
-from polymux.live.streams.duplex import BytesLike, Stream
+from polymux.live.streams.duplex import BytesLike, Stream, join_newest
 from polymux.live.streams.fast_paths import take_whole, try_send_whole
 
 if TYPE_CHECKING:
@@ -28,12 +28,20 @@ class MessageBuffer:
     side by side leave holes that none of them fits into.
     """
 
-    __slots__ = ("_blocks", "_buffer", "_part_bytes", "_parts", "size")  # one for each exchange
+    __slots__ = (  # there is one for each exchange
+        "_blocks",
+        "_buffer",
+        "_joined",
+        "_part_bytes",
+        "_parts",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.size = 0
         self._part_bytes = 0
         self._parts: list[bytes] = []  # the newest ones
+        self._joined = 0  # how many of them are not to be joined before the block is full
         self._blocks: list[bytes] = []  # what is before these
         self._buffer: BytesIO | None = None  # all of a large message
 
@@ -44,9 +52,11 @@ class MessageBuffer:
             return
         self._parts.append(part)
         self._part_bytes += len(part)
+        self._joined = join_newest(self._parts, self._joined)
         if self._part_bytes >= BLOCK_BYTES:
             self._blocks.append(joined(self._parts))
             self._parts = []
+            self._joined = 0
             self._part_bytes = 0
             if self.size > MAX_JOINED_BYTES:
                 self._buffer = BytesIO()

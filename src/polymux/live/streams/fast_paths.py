@@ -85,8 +85,8 @@ def pop_message(stream: StreamBase) -> bytes:
     message = part if isinstance(part, bytes) else bytes(part)
     size: i64 = len(message)
     endpoint = stream.endpoint
-    buffers.unread_bytes -= size
-    endpoint.receive_queue.unread_bytes -= size
+    if size > 0:
+        endpoint.receive_queue.count_taken(buffers, size, 1)
     endpoint.read(stream.state, 1)
     if buffers.window_may_grow:
         adapt_prefetch(stream, size)
