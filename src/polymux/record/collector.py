@@ -43,6 +43,7 @@ log = logging.getLogger("polymux.record")
 MIB = 1024 * 1024
 CAPTURE_NAME = "collect.pcapng"
 MAX_WAITING_BURSTS = 10_000  # on a full disk, some kilobytes of memory each
+MIN_DISK_BYTES = 512 * 1024  # of `max_disk` for each process: it holds what one read gives, twice
 PEER_CHECK_SECONDS = 1.0  # how often lost peers are looked for while the disk is full
 
 
@@ -61,7 +62,8 @@ class CollectorLimits:
         session_buffer_bytes: The same for one session.
         listen_backlog: Connections that the kernel holds until they are accepted.
         max_disk: Bytes of all files in the directory of the captures; at this limit nothing is read
-            or confirmed until files were removed. 0 for no limit.
+            or confirmed until files were removed. At least `MIN_DISK_BYTES` for each process; 0 for
+            no limit.
     """
 
     clients: int = 1024
@@ -148,7 +150,8 @@ class Collector:
         sync: When received data counts as durable. "always": after a sync, which is started at once
             and shared by all senders that wait; a number: the same, with at least that many
             seconds between syncs; "none": when the operating system has it.
-        rotate_bytes: Publish a file when it has reached this size.
+        rotate_bytes: Publish a file when it has reached this size, or half of `max_disk`, divided
+            by the processes: only published files can be removed.
         rotate_seconds: Publish a file that is not empty at this age; 0 stands for one hour.
         limits: See `CollectorLimits`.
         timeouts: Timeouts of the sessions.
@@ -161,6 +164,9 @@ class Collector:
             `limits` are its own.
         disk_count: Of `disk_quota.shared_count_file`: processes that have the same one count their
             files together, so that `max_disk` bounds those of all.
+
+    Raises:
+        ValueError: `max_disk` is too small for so many processes.
     """
 
     def __init__(
@@ -187,7 +193,10 @@ class Collector:
         """Files of an earlier collector that `start` has published."""
         self.published: list[str] = []
         self._sync = sync
-        self._rotation = (rotate_bytes, rotate_seconds or 3600.0)
+        self._rotation = (
+            fitting_rotation(rotate_bytes, self.limits.max_disk, one_of.count),
+            rotate_seconds or 3600.0,
+        )
         self._minmux_streams = list(minmux_streams)
         self._comment = comment
         self._meter = meter
@@ -505,6 +514,31 @@ async def collect(
         await collector.close(0)
         raise
     return collector
+
+
+def fitting_rotation(rotate_bytes: int, max_disk: int, processes: int) -> int:
+    """Return the size at which files are published.
+
+    The files that are being written have at most half of `max_disk`: the rest can be removed.
+
+    Args:
+        rotate_bytes: The size that is asked for; 0: any.
+        max_disk: Of `CollectorLimits`.
+        processes: That write to the same directory.
+
+    Raises:
+        ValueError: `max_disk` is too small for so many processes.
+    """
+    if not max_disk:
+        return rotate_bytes
+    least = MIN_DISK_BYTES * processes
+    if max_disk < least:
+        raise ValueError(
+            f"limit max_disk={max_disk} is below {least}, {MIN_DISK_BYTES} for each process "
+            f"({processes}); raise it, or 0 for no limit"
+        )
+    most = max_disk // (2 * processes)
+    return min(rotate_bytes or most, most)
 
 
 def recover_and_index(path: str) -> RecoveryResult:
