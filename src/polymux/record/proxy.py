@@ -24,6 +24,7 @@ from polymux.core.side import ACCEPTOR, DIALER
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
 from polymux.live.listener import Inherited, Listener, open_listener
+from polymux.live.log_limiter import LogLimiter
 from polymux.live.one_of import ALONE, OneOf
 from polymux.live.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
 from polymux.live.urls import Address, BadUrl, parse_url
@@ -57,8 +58,8 @@ class ProxyStats:
     Attributes:
         connections: Connections accepted.
         open: Connections that are open.
-        refused: Connections that were not forwarded because the upstream could not be reached, or
-            the dialer is not allowed.
+        refused: Connections that were not forwarded because the upstream could not be reached, the
+            dialer is not allowed, or its TLS handshake failed.
         bytes_dialer: Bytes sent by the dialers.
         bytes_acceptor: Bytes sent by the upstream.
         dropped_bytes: Bytes of packets that waited for disk space when the proxy was closed; they
@@ -188,6 +189,7 @@ class RecordingProxy:
         self._ticker: asyncio.TimerHandle | None = None
         self._inherited = inherited
         self._ports = MadeUpPorts(one_of)
+        self._log_limiter = LogLimiter(log)
         self._lost_packets = 0
 
     def __repr__(self) -> str:
@@ -214,6 +216,7 @@ class RecordingProxy:
                 self._limits.listen_backlog,
                 self._tls if secure else None,
                 CONNECT_TIMEOUT_SECONDS,
+                self._on_refused,
                 inherited=self._inherited,
                 loop=asyncio.get_running_loop(),
             )
@@ -292,13 +295,10 @@ class RecordingProxy:
             )
 
     def connection_refused(self, dialer: asyncio.Transport | None, reason: str) -> None:
-        """Count and log a dialer that is not allowed; a warning for the first."""
-        level = logging.INFO if self.stats.refused else logging.WARNING
-        self.stats.refused += 1
+        """Count and log a dialer that is not allowed."""
         peer = endpoint_text(*peer_address(dialer, 0))
-        log.log(level, "%s refused: %s", peer, reason)
-        if self.audit is not None:
-            self.audit.refused(peer, reason)
+        self._log_limiter.warn("refused", f"{peer} refused: {reason}")
+        self._on_refused(peer, reason)
 
     def connection_closed(self, connection: ProxyConnection) -> None:
         if connection in self._connections:
@@ -349,10 +349,16 @@ class RecordingProxy:
     def _accept(self, place: Place) -> ProxySide:
         return ProxyConnection(self, place).sides[DIALER]
 
+    def _on_refused(self, peer: str, reason: str) -> None:
+        """A dialer was refused, and that was logged."""
+        self.stats.refused += 1
+        if self.audit is not None:
+            self.audit.refused(peer, reason)
+
     def _on_connect_failed(self, connection: ProxyConnection, reason: str) -> None:
         self.stats.refused += 1
         self.failure = str(Unreachable(f"{self.upstream}: {reason}"))
-        log.warning("not forwarded: %s", self.failure)
+        self._log_limiter.warn("upstream", f"not forwarded: {self.failure}")
         connection.stop()
 
     def _on_disk_full(self, full: bool) -> None:
