@@ -33,6 +33,7 @@ from polymux.live.transport import Transport
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
 from polymux.record.disk_quota import FolderUse, QuotaWriter
 from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
+from polymux.record.held_sessions import HeldSessions
 from polymux.record.ingest import SessionIngest
 from polymux.record.peer_condition import PeerCondition, peer_condition
 from polymux.record.process_files import path_of_process, paths_of_all
@@ -114,8 +115,9 @@ class CollectorStats:
 class TurnedAway:
     """The recorder of a session that is rejected: nothing of it is recorded.
 
-    While the disk is full, the beginning and the end of each session wait in memory. Beyond
-    `MAX_WAITING_BURSTS` of them, new sessions leave no trace.
+    While the disk is full, the beginning and the end of each session wait in memory, and what this
+    side writes. Beyond `MAX_WAITING_BURSTS` of them, new sessions leave no trace, and sessions that
+    go on writing end.
     """
 
     def __init__(self, reason: str) -> None:
@@ -213,6 +215,7 @@ class Collector:
         self._failed = asyncio.Event()
         self._disk_full = False
         self._peer_check: asyncio.TimerHandle | None = None  # while the disk is full
+        self._held = HeldSessions(MAX_WAITING_BURSTS)
         self._closing = False
 
     def __repr__(self) -> str:
@@ -429,17 +432,24 @@ class Collector:
             self._peer_check.cancel()
             self._peer_check = None
         if full:
+            self._held = HeldSessions(MAX_WAITING_BURSTS)
             self._schedule_peer_check()
 
     def _schedule_peer_check(self) -> None:
         loop = asyncio.get_running_loop()
-        self._peer_check = loop.call_later(PEER_CHECK_SECONDS, self._end_lost_sessions)
+        self._peer_check = loop.call_later(PEER_CHECK_SECONDS, self._check_held_sessions)
 
-    def _end_lost_sessions(self) -> None:
-        """End the sessions whose connection is lost: while they are not read, nothing else does."""
+    def _check_held_sessions(self) -> None:
+        """End the sessions whose connection is lost: while they are not read, nothing else does.
+
+        End also those of which too much waits in memory.
+        """
         for session in list(self._sessions):
             if peer_condition(session.transport) is PeerCondition.GONE:
                 session.abort("the connection was lost while the disk was full")
+        waiting = self.durable_log.disk_full_queue.waiting_count
+        for session in self._held.overdue(self._sessions, waiting):
+            session.abort("the disk is full, and too much of this session waits for space")
         self._schedule_peer_check()
 
     def _end_waiting_session(self, addresses: list[str]) -> bool:
