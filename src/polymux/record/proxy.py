@@ -31,6 +31,7 @@ from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue
+from polymux.record.forwarding_budget import ForwardingBudget
 from polymux.record.made_up_ports import MadeUpPorts
 from polymux.record.proxy_connection import (
     HOLD_DISK_FULL,
@@ -107,8 +108,8 @@ class RecordingProxy:
             "block": traffic waits, and so do new connections; `sink` must then be a PcapngWriter
             or a RotatingWriter.
         observer: See `TrafficObserver`.
-        limits: `listen_backlog`, `max_sessions`, `max_sessions_per_address` and `max_half_open` of
-            it apply here; `Limits()` by default.
+        limits: `listen_backlog`, `max_sessions`, `max_sessions_per_address`, `max_half_open` and
+            `server_buffer_bytes` of it apply here; `Limits()` by default.
         allow: Dialers that may connect, as for `polymux.serve`.
         audit: Where connections and refusals are logged.
         secrets: Of the contexts `tls` and `upstream_tls`. The secrets of a connection's TLS are
@@ -189,6 +190,8 @@ class RecordingProxy:
         self._ticker: asyncio.TimerHandle | None = None
         self._inherited = inherited
         self._ports = MadeUpPorts(one_of)
+        self.budget = ForwardingBudget(self._limits.server_buffer_bytes)
+        """Bounds what was read and not yet forwarded."""
         self._log_limiter = LogLimiter(log)
         self._lost_packets = 0
 
@@ -262,6 +265,10 @@ class RecordingProxy:
     def packet_sink(self) -> PacketSink:
         """Where connections write: the sink, or the queue in front of it."""
         return self.sink if self.disk_full_queue is None else self.disk_full_queue
+
+    def read_buffer(self) -> memoryview:
+        """Return the buffer for the next read of a connection."""
+        return self.budget.read_buffer(self.stats.open)
 
     @property
     def disk_full(self) -> bool:
