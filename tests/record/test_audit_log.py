@@ -118,6 +118,19 @@ def test_a_flood_of_events_is_counted_and_not_written(tmp_path: Path) -> None:
     assert (written[-1]["event"], written[-1]["count"]) == ("suppressed", 500)
 
 
+def test_a_flood_of_refusals_hides_no_connection(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path, rate=0.0, burst=3) as audit:
+        for number in range(50):
+            audit.refused(f"192.0.2.1:{number}", "not on the list")
+            audit.limit_hit("mplex", "max_sessions")
+        audit.write("connected", peer="198.51.100.1:1")
+        audit.write("disconnected", peer="198.51.100.1:1")
+    names = [event["event"] for event in events(path)]
+    assert names == ["refused", "limit", "refused", "suppressed", "connected", "disconnected"]
+    assert events(path)[3]["count"] == 97
+
+
 def test_the_file_is_bounded_and_one_older_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path, max_bytes=2000) as audit:
