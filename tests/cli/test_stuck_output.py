@@ -89,6 +89,7 @@ def test_serve_goes_on_and_stops_though_neither_output_is_read(tmp_path: Path) -
         run(ask)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 5
+    print("R29 serve: 1 command stopped in good order")
 
 
 def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert out.stat().st_size > 10_000
+    print("R29 record: 1 command stopped in good order")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,7 @@ def test_a_relay_stops_in_good_order_though_its_messages_are_not_read(
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert not socket.exists()
+    print(f"R29 {command[0]}: 1 command stopped in good order")
 
 
 def test_collect_confirms_and_stops_though_its_messages_are_not_read(tmp_path: Path) -> None:
@@ -157,6 +160,7 @@ def test_collect_confirms_and_stops_though_its_messages_are_not_read(tmp_path: P
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 0
     assert len(list(out.glob("*.pcapng"))) == 1
+    print("R29 collect: 1 command stopped in good order")
 
 
 def test_connect_waits_for_a_slow_reader_and_drops_nothing() -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.record.collector.test_collector import until
 
 import polymux
 from polymux.capture import read_sessions
@@ -99,6 +100,27 @@ async def test_what_is_refused_is_warned_about_by_its_cause_and_not_each_time(
     assert upstream.startswith("not forwarded: tcp://127.0.0.1")
     assert "127.0.0.2" in dialer
     assert "refused: " in dialer
+
+
+async def test_keepalive_probes_run_on_both_connections(tmp_path: Path) -> None:
+    def probed(end: int, port: int) -> bool:
+        """Whether an established connection with this port at one end (1: own, 2: far) has a
+        keepalive timer, which Linux calls 2."""
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return any(
+            row[3] == "01" and row[end].endswith(f":{port:04X}") and row[5].startswith("02:")
+            for row in rows
+        )
+
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with PcapngWriter(str(tmp_path / "x.pcapng"), sync="none") as sink:
+        async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as proxy:
+            _, writer = await asyncio.open_connection("127.0.0.1", proxy.address.port)
+            await until(lambda: probed(1, proxy.address.port) and probed(2, port))
+            assert not probed(2, proxy.address.port), "the dialer has none"
+            writer.close()
+    server.close()
 
 
 async def test_half_close_passes_through_the_proxy(tmp_path: Path) -> None:
