@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.record.collector.test_collector import collecting, until
@@ -142,8 +142,8 @@ def test_a_session_has_to_end_when_it_has_written_more_than_its_share() -> None:
         bytes_sent = 0
 
     often, seldom = Written(), Written()
-    sessions = cast(list[Any], [often, seldom])  # of a session, only `bytes_sent` is read
-    held = HeldSessions(12)
+    sessions = [often, seldom]
+    held: Any = HeldSessions(12)  # of a session it reads only `bytes_sent`
     assert held.overdue(sessions, 2) == []
     for waiting in (3, 4, 5, 6):
         often.bytes_sent += 1
