@@ -11,8 +11,10 @@ process has the lowest priority, so that what is measured is what they do to the
 they take the processors of those who measure.
 
 Printed are the memory for each session, the time of an echo (median and 99th percentile), the
-slowest session against the median one, and the growth of memory. With hostile peers, the honest
-sessions have to keep their 99th percentile within twice that of the first part.
+slowest session against the median one, Jain's index of the messages that the sessions got through,
+and the growth of memory. With hostile peers, the honest sessions have to keep their 99th percentile
+within twice that of the first part. In both parts they have to be served alike, and the memory has
+to stay. Runs below a minute, or with few sessions, say nothing about either.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
+from tests.record.certificate_authority import Authority
 
 import polymux
+from polymux.record.tls_contexts import server_context
 
 ROOT = Path(__file__).parents[1]
 SESSIONS = 5000
@@ -48,6 +54,7 @@ STARTING_SECONDS = 300.0
 WARM_UP_SHARE = 0.25  # part of the time before memory is compared
 MAX_GROWTH_KIB_PER_SESSION = 1.0  # after the warm-up
 MAX_RATIO = 2.0  # of the 99th percentiles
+MIN_FAIRNESS = 0.95  # Jain's index: 1 if all sessions get through as many messages
 FIRST_CHUNK = 64 * 1024
 RARE_COLLECTIONS = (50_000, 20, 1000)
 KIB = 1024
@@ -69,11 +76,16 @@ async def run_server() -> None:
         await session.serve_streams(echo)
 
     limits = polymux.Limits(max_sessions=4 * SESSIONS, max_sessions_per_address=4 * SESSIONS)
-    async with polymux.serve(
-        handle, "tcp://127.0.0.1:0", protocol="mplex", limits=limits, busy_poll=0
-    ) as server:
-        print(server.port, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    serve = partial(polymux.serve, handle, protocol="mplex", limits=limits, busy_poll=0)
+    with tempfile.TemporaryDirectory() as folder:
+        authority = Authority(Path(folder) / "authority")
+        tls = server_context(authority.cert, authority.key)
+        async with (
+            serve("tcp://127.0.0.1:0") as server,
+            serve("tls://127.0.0.1:0", tls=tls) as secure,
+        ):
+            print(server.port, secure.port, flush=True)
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 # Honest clients
@@ -149,6 +161,8 @@ def varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
+HALF_CLIENT_HELLO = bytes.fromhex("16 03 01 02 00 01 00 01 fc 03 03") + bytes(32)
+
 HOSTILE: dict[str, tuple[list[bytes], bool]] = {
     # pieces to send one after another, and whether the server's answers are read
     "open and reset": ([frame(n, 0, b"x") + frame(n, 6) for n in range(4000)], True),
@@ -165,10 +179,17 @@ HOSTILE: dict[str, tuple[list[bytes], bool]] = {
     "names of a megabyte": ([frame(1, 0, bytes(1 << 20))], True),
     "a stream used after its end": (
         [frame(1, 0, b"x"), frame(1, 4), *(frame(1, 2, b"late") for _ in range(500))], True),
+    "tiny answers that are not read": (
+        [frame(1, 0, b"x"), *(frame(1, 2, b"x") for _ in range(20_000))], False),
+    "tiny answers of many streams that are not read": (
+        [*(frame(n, 0, b"x") for n in range(500)),
+         *(frame(n, 2, b"x") for _ in range(20) for n in range(500))], False),
+    "TLS that is silent": ([], True),
+    "TLS with half a handshake": ([HALF_CLIENT_HELLO], True),
 }  # fmt: skip
 
 
-async def run_hostile(port: int, count: int, seconds: float) -> None:
+async def run_hostile(port: int, secure_port: int, count: int, seconds: float) -> None:
     """Attack until the time is over, and print how often."""
     os.nice(40)  # the lowest priority there is
     until = time.monotonic() + seconds
@@ -183,7 +204,8 @@ async def run_hostile(port: int, count: int, seconds: float) -> None:
         while time.monotonic() < until:
             attacks[name] += 1
             with contextlib.suppress(OSError):
-                await attack(port, *HOSTILE[name], REST_SECONDS)
+                where = secure_port if name.startswith("TLS") else port
+                await attack(where, *HOSTILE[name], REST_SECONDS)
             await asyncio.sleep(REST_SECONDS * chance.uniform(0.5, 1.5))
 
     await asyncio.gather(*(attack_again(number) for number in range(count)))
@@ -238,6 +260,12 @@ class Part:
         means = [statistics.fmean(own) for own in self.times if own]
         return max(means) / statistics.median(means) if means else 0.0
 
+    def fairness(self) -> float:
+        """Jain's index of the echoes that the sessions got."""
+        counts = [len(own) for own in self.times]
+        squares = len(counts) * sum(count * count for count in counts)
+        return sum(counts) ** 2 / squares if squares else 0.0
+
     def unserved(self) -> int:
         """Sessions that got no answer."""
         return sum(not own for own in self.times)
@@ -250,7 +278,8 @@ class Part:
             f"{self.unserved()} without an answer{hostile}; "
             f"{self.session_kib:.1f} KiB a session, growth {self.growth_kib:+.2f} KiB; "
             f"p50 {self.percentile(0.5):.2f} ms, p99 {self.percentile(0.99):.2f} ms, slowest "
-            f"session {self.slowest():.1f} times the median; server at {self.server_cpu:.0%}"
+            f"session {self.slowest():.1f} times the median, Jain's index {self.fairness():.3f}; "
+            f"server at {self.server_cpu:.0%}"
         )
 
 
@@ -281,7 +310,7 @@ async def run_part(title: str, honest: int, hostile: int, seconds: float) -> Par
     part = Part(title)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(role("server"))
-        port = int(await line_of(server, STARTING_SECONDS))
+        port, secure_port = map(int, (await line_of(server, STARTING_SECONDS)).split())
         process = psutil.Process(server.pid)
         empty = process.memory_info().rss
         clients = [
@@ -293,7 +322,8 @@ async def run_part(title: str, honest: int, hostile: int, seconds: float) -> Par
         part.session_kib = (process.memory_info().rss - empty) / KIB / honest
         foes = []
         if hostile:
-            foes.append(await stack.enter_async_context(role("hostile", port, hostile, seconds)))
+            attacker = role("hostile", port, secure_port, hostile, seconds)
+            foes.append(await stack.enter_async_context(attacker))
             await line_of(foes[0], STARTING_SECONDS)
         cpu, began = sum(process.cpu_times()[:2]), time.monotonic()
         for each in (*clients, *foes):
@@ -338,7 +368,8 @@ async def run(seconds: float, sessions: int = SESSIONS) -> tuple[bool, list[str]
     fine = ratio <= MAX_RATIO
     for part in (calm, attacked):
         fine &= not part.failures and not part.unserved()
-    fine &= calm.growth_kib <= MAX_GROWTH_KIB_PER_SESSION
+        fine &= part.fairness() >= MIN_FAIRNESS
+        fine &= part.growth_kib <= MAX_GROWTH_KIB_PER_SESSION
     lines = [
         calm.line(),
         attacked.line(),
@@ -359,9 +390,9 @@ def main() -> int:
         asyncio.run(run_server())
         return 0
     if options.role:
-        port, count, seconds = (float(each) for each in options.rest)
-        chosen = run_honest if options.role == "honest" else run_hostile
-        asyncio.run(chosen(int(port), int(count), seconds))
+        *numbers, seconds = options.rest
+        chosen: Any = run_honest if options.role == "honest" else run_hostile
+        asyncio.run(chosen(*map(int, numbers), float(seconds)))
         return 0
     fine, lines = asyncio.run(run(options.minutes * 60, options.sessions))
     print("\n".join(lines))

@@ -37,6 +37,23 @@ def test_an_option_of_tls_without_tls_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--client-ca", "--cert"])
+def test_clients_are_not_asked_for_certificates_at_some_of_the_urls_only(
+    option: str, tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    given = ["--cert", authority.cert, "--key", authority.key]
+    if option == "--client-ca":
+        given += [option, authority.ca]
+    # An --out that is no directory: the other options are looked at first.
+    ran = run(*COLLECT[:-1], authority.cert, "--listen", SECURE, *given)
+    if option == "--client-ca":
+        assert ran.code == 2
+        assert f"--client-ca: {PLAIN} has no TLS" in ran.err
+    else:
+        assert "--cert" not in ran.err
+
+
 @pytest.mark.parametrize("command", [RECORD, CONNECT])
 def test_not_to_verify_what_is_not_encrypted_is_refused(
     command: tuple[str, ...], run: Callable[..., Ran]

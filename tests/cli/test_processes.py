@@ -263,6 +263,28 @@ def test_a_process_gets_no_connections_before_it_has_started_again() -> None:
     assert asyncio.run(served_by_the_other()) == ATTEMPTS
 
 
+def test_what_connects_while_a_process_is_stopping_is_served_by_the_others(tmp_path: Path) -> None:
+    async def confirmed(url: str) -> bool:
+        async with polymux.connect(url, protocol="mplex", timeout=3) as session:
+            return await ask(session) == b""
+
+    async def serve_while_stopping(running: Running) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(16):  # each process has some
+                session = await polymux.connect(running.url, protocol="mplex")
+                stream = await (await stack.enter_async_context(session)).open("open")
+                await stream.send(b"x")
+            os.kill(running.workers_at_start[0], signal.SIGTERM)
+            await asyncio.sleep(0.3)
+            async with asyncio.timeout(3):
+                assert all(await asyncio.gather(*(confirmed(running.url) for _ in range(16))))
+            assert running.workers() == running.workers_at_start, "it has ended by then"
+
+    command = ("collect", "--listen", HERE, "--protocol", "mplex", "--out", str(tmp_path / "out"))
+    with Running(*command, *TWO, "--grace", "20") as running:
+        asyncio.run(serve_while_stopping(running))
+
+
 def test_every_limit_of_a_server_is_divided() -> None:
     limits = Limits(max_sessions=10, max_half_open=7, server_buffer_bytes=100 * MIB)
     parts = [divided_limits(limits, OneOf(index, 3), 5) for index in range(3)]

@@ -43,9 +43,13 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def stuck(*arguments: str, socket: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that listens at `socket`; neither of its outputs is read."""
+def stuck(*arguments: str, socket: Path, full: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that listens at `socket`; neither of its outputs is read, nor takes anything if
+    they are `full`."""
     with pipe() as (_, out), pipe() as (_, err):
+        if full:
+            for writer in (out, err):
+                os.write(writer, bytes(SMALL_PIPE))
         process = subprocess.Popen(
             [*POLYMUX, *arguments], stdout=out, stderr=err,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as in nohup
@@ -85,6 +89,7 @@ def test_serve_goes_on_and_stops_though_neither_output_is_read(tmp_path: Path) -
         run(ask)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 5
+    print("R29 serve: 1 command stopped in good order")
 
 
 def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Path) -> None:
@@ -114,6 +119,30 @@ def test_record_forwards_and_stops_though_its_messages_are_not_read(tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert out.stat().st_size > 10_000
+    print("R29 record: 1 command stopped in good order")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bridge", "SOCKET", "UPSTREAM", "--protocol-a", "mplex", "--protocol-b", "yamux"),
+        ("chaos", "SOCKET", "UPSTREAM", "--protocol", "yamux"),
+        ("tunnel", "serve", "SOCKET", "--allow", "127.0.0.1:*"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_relay_stops_in_good_order_though_its_messages_are_not_read(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    socket = tmp_path / "relay"
+    places = {"SOCKET": f"unix://{socket}", "UPSTREAM": f"unix://{tmp_path / 'upstream'}"}
+    arguments = [places.get(word, word) for word in command]
+    with stuck(*arguments, socket=socket, full=True) as process:
+        time.sleep(0.2)  # for what it prints once it listens
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert not socket.exists()
+    print(f"R29 {command[0]}: 1 command stopped in good order")
 
 
 def test_collect_confirms_and_stops_though_its_messages_are_not_read(tmp_path: Path) -> None:
@@ -131,6 +160,7 @@ def test_collect_confirms_and_stops_though_its_messages_are_not_read(tmp_path: P
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 0
     assert len(list(out.glob("*.pcapng"))) == 1
+    print("R29 collect: 1 command stopped in good order")
 
 
 def test_connect_waits_for_a_slow_reader_and_drops_nothing() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.aio.session_helpers import echo, exchange
+from tests.record.certificate_authority import Authority
 from tests.record.collector.test_collector import until
 
 import polymux
@@ -16,6 +19,7 @@ from polymux.capture import PcapngWriter
 from polymux.core.errors import UnwritableOutput
 from polymux.record import AuditLog, RecordingProxy
 from polymux.record.audit_log import MAX_BURST_EVENTS
+from polymux.record.tls_contexts import client_context, server_context
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -59,6 +63,33 @@ async def test_refused_clients_are_written_with_the_reason(tmp_path: Path) -> No
     assert "not on the list of allowed clients" in refused["reason"]
 
 
+async def test_a_client_without_a_certificate_is_written_and_warned_about(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    asks = server_context(authority.cert, authority.key, authority.ca)
+    with AuditLog(path) as audit, PcapngWriter(str(tmp_path / "x.pcapng"), sync="none") as sink:
+        proxy = RecordingProxy(
+            "tls://127.0.0.1:0", "tcp://127.0.0.1:9", sink, tls=asks, audit=audit
+        )
+        async with proxy:
+            for _ in range(2):
+                with suppress(OSError):
+                    reader, writer = await asyncio.open_connection(
+                        "127.0.0.1", proxy.address.port, ssl=client_context(authority.ca),
+                        server_hostname="localhost",
+                    )  # fmt: skip
+                    await reader.read()
+                    writer.close()
+            await until(lambda: proxy.stats.refused == 2)
+    refused = events(path)
+    assert [event["event"] for event in refused] == ["refused", "refused"]
+    assert refused[0]["peer"].startswith("127.0.0.1:")
+    assert "certificate" in refused[0]["reason"]
+    (warning,) = [record for record in caplog.records if "certificate" in record.getMessage()]
+    assert warning.levelname == "WARNING"
+
+
 async def test_a_recording_proxy_writes_what_it_forwarded(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as audit, PcapngWriter(str(tmp_path / "x.pcapng"), sync="none") as sink:
@@ -85,6 +116,19 @@ def test_a_flood_of_events_is_counted_and_not_written(tmp_path: Path) -> None:
     written = events(path)
     assert len(written) == burst + 1
     assert (written[-1]["event"], written[-1]["count"]) == ("suppressed", 500)
+
+
+def test_a_flood_of_refusals_hides_no_connection(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path, rate=0.0, burst=3) as audit:
+        for number in range(50):
+            audit.refused(f"192.0.2.1:{number}", "not on the list")
+            audit.limit_hit("mplex", "max_sessions")
+        audit.write("connected", peer="198.51.100.1:1")
+        audit.write("disconnected", peer="198.51.100.1:1")
+    names = [event["event"] for event in events(path)]
+    assert names == ["refused", "limit", "refused", "suppressed", "connected", "disconnected"]
+    assert events(path)[3]["count"] == 97
 
 
 def test_the_file_is_bounded_and_one_older_is_kept(tmp_path: Path) -> None:

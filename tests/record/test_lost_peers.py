@@ -7,14 +7,17 @@ import os
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.record.collector.test_collector import collecting, until
 from tests.record.collector.test_limits import Room
 
 import polymux
+from polymux.aio import StreamuxSession
 from polymux.capture import PcapngWriter
 from polymux.record import CollectorLimits, RecordingProxy
+from polymux.record.held_sessions import HeldSessions
 
 OPEN_STREAM = bytes.fromhex("00 01 61")
 HELLO = bytes.fromhex("02 05") + b"hello"
@@ -62,6 +65,7 @@ async def test_sessions_whose_peers_are_gone_leave_room_for_others_on_a_full_dis
             room.full = False
             await stream.end()
             assert await stream.receive() == b""
+    print(f"D15 collector, {ending}: {len(peers)} lost peers, a new one was served")
 
 
 async def test_a_session_that_ended_on_a_full_disk_makes_room_for_one_connection_only(
@@ -110,6 +114,46 @@ async def test_on_a_full_disk_only_so_many_packets_wait_in_memory(
             await stream.end()
             assert await stream.receive() == b""
         held.close()
+
+
+async def test_keep_alives_that_wait_on_a_full_disk_end_the_sessions_that_ask_for_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polymux.record.collector.MAX_WAITING_BURSTS", 40)
+    room = Room(monkeypatch)
+    async with collecting(tmp_path, "streamux") as collector:
+        url = collector.urls[0]
+        hasty = [await polymux.connect(url, protocol="streamux:timeout=0.1") for _ in range(16)]
+        async with polymux.connect(url, protocol="streamux:timeout=25") as patient:
+            assert isinstance(patient, StreamuxSession)  # as the protocol says
+            await until(lambda: collector.stats.open == 17)
+            room.full = True
+            waiting = asyncio.create_task(patient.request(b"kept", timeout=25))
+            await until(lambda: collector.stats.open == 1)
+            assert collector.durable_log.disk_full_queue.waiting_count < 80
+            room.full = False
+            await waiting
+        for session in hasty:
+            session.abort()
+
+
+def test_a_session_has_to_end_when_it_has_written_more_than_its_share() -> None:
+    class Written:
+        bytes_sent = 0
+
+    often, seldom = Written(), Written()
+    sessions = [often, seldom]
+    held: Any = HeldSessions(12)  # of a session it reads only `bytes_sent`
+    assert held.overdue(sessions, 2) == []
+    for waiting in (3, 4, 5, 6):
+        often.bytes_sent += 1
+        assert held.overdue(sessions, waiting) == ([often] if waiting == 6 else [])
+    seldom.bytes_sent += 1
+    assert held.overdue(sessions, 7) == []
+    seldom.bytes_sent += 1
+    assert held.overdue(sessions, 12) == [seldom]
+    assert held.overdue(sessions, 12) == []
+    assert held.overdue([], 12) == []
 
 
 async def test_a_peer_that_waits_for_its_answer_on_a_full_disk_gets_it(
@@ -169,3 +213,4 @@ async def test_a_blocked_recorder_closes_the_descriptors_of_connections_that_are
             await until(lambda: proxy.stats.bytes_dialer == forwarded + 4)
             late.close()
     upstream.close()
+    print("D15 recorder: 44 lost peers, a new one was served")

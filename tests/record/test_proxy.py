@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.record.collector.test_collector import until
 
 import polymux
 from polymux.capture import read_sessions
@@ -69,6 +71,56 @@ async def test_a_refused_upstream_is_counted_and_logged(tmp_path: Path) -> None:
             writer.close()
     assert tap.stats.refused == 1
     assert "tcp://127.0.0.1" in tap.failure
+
+
+async def test_what_is_refused_is_warned_about_by_its_cause_and_not_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
+    await gone.close()
+
+    async def dial(proxy: RecordingProxy, host: str, times: int) -> None:
+        for _ in range(times):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", proxy.address.port, local_addr=(host, 0)
+            )
+            with suppress(OSError):
+                await reader.read()
+            writer.close()
+
+    with PcapngWriter(str(tmp_path / "x.pcapng")) as sink:
+        async with RecordingProxy(
+            "tcp://127.0.0.1:0", gone.url, sink, allow=["127.0.0.1"]
+        ) as proxy:
+            await dial(proxy, "127.0.0.1", 3)
+            await dial(proxy, "127.0.0.2", 3)
+    assert proxy.stats.refused == 6
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    upstream, dialer = (text for text in warned if "open to all" not in text)
+    assert upstream.startswith("not forwarded: tcp://127.0.0.1")
+    assert "127.0.0.2" in dialer
+    assert "refused: " in dialer
+
+
+async def test_keepalive_probes_run_on_both_connections(tmp_path: Path) -> None:
+    def probed(end: int, port: int) -> bool:
+        """Whether an established connection with this port at one end (1: own, 2: far) has a
+        keepalive timer, which Linux calls 2."""
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return any(
+            row[3] == "01" and row[end].endswith(f":{port:04X}") and row[5].startswith("02:")
+            for row in rows
+        )
+
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with PcapngWriter(str(tmp_path / "x.pcapng"), sync="none") as sink:
+        async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as proxy:
+            _, writer = await asyncio.open_connection("127.0.0.1", proxy.address.port)
+            await until(lambda: probed(1, proxy.address.port) and probed(2, port))
+            assert not probed(2, proxy.address.port), "the dialer has none"
+            writer.close()
+    server.close()
 
 
 async def test_half_close_passes_through_the_proxy(tmp_path: Path) -> None:

@@ -340,6 +340,8 @@ class Listener:
     async def _make_transport(
         self, sock: socket.socket, place: Place, handshake_timeout: float
     ) -> None:
+        # Before the handshake: a connection that it has closed has no address any more.
+        peer = peer_of(sock) if self._tls is not None else ""
         try:
             await self._loop.connect_accepted_socket(
                 partial(self._factory, place),
@@ -349,14 +351,16 @@ class Listener:
             )
         except Exception as problem:
             place.release()
-            peer = peer_of(sock)
             sock.close()
             if not isinstance(problem, OSError):
                 log.exception("%s: an accepted connection could not be served", self.address)
                 return
             reason = describe_os_error(problem)
-            log.info("%s: a connection ended in its handshake: %s", self.address, reason)
-            if isinstance(problem, ssl.SSLError) and self._on_refused is not None:
+            if not isinstance(problem, ssl.SSLError):
+                log.info("%s: a connection ended in its handshake: %s", self.address, reason)
+                return
+            self._gate.log_limiter.warn("handshake", f"{self.address}: {peer} refused: {reason}")
+            if self._on_refused is not None:
                 self._on_refused(peer, reason)
 
 

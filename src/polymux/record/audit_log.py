@@ -1,7 +1,8 @@
 """`AuditLog`: which peers connected, were refused, broke rules or limits, and how much they sent.
 
 One JSON object on a line for each event. A peer decides how often it connects, so the log is
-bounded in size and in rate, and never holds up a session: what cannot be written is counted.
+bounded in size and in rate, and never holds up a session: what cannot be written is counted. Those
+that are refused have a rate of their own, so that they hide no peer that is served.
 
 Several processes may write to one file. Each locks it for one line, and first looks whether the
 file still has its name: another process, or a program that rotates logs, may have renamed it.
@@ -33,6 +34,25 @@ MAX_TEXT_CHARS = 500  # of a text that a peer can influence
 OLD_SUFFIX = ".1"
 
 
+class EventRate:
+    """So many events a second in the long run, and `burst` of them at once."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._tokens = self._burst = burst
+        self._refilled_at = time.monotonic()
+
+    def take(self) -> bool:
+        """Return whether there may be one more event now."""
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._refilled_at) * self._rate)
+        self._refilled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
 class AuditLog:
     """Writes events to a file. Give it to `serve` as `meter`, or to a `RecordingProxy`.
 
@@ -42,9 +62,9 @@ class AuditLog:
     Args:
         path: The file.
         max_bytes: Bytes of the file; then it is renamed to `FILE.1`.
-        rate: Events per second in the long run; more are counted and reported by an event
-            `suppressed`.
-        burst: Events that may be written at once.
+        rate: Events per second in the long run, of connections, and of refusals and limits of a
+            server; more are counted and reported by an event `suppressed`.
+        burst: Events of each kind that may be written at once.
         process: A number that each event has as `process`, such as the process id, where several
             processes write to the file: `connection` counts those of one process. None for none.
 
@@ -65,10 +85,9 @@ class AuditLog:
         self.suppressed = 0
         """Events that were not written, because there were too many or the disk failed."""
         self._max_bytes = max_bytes
-        self._rate = rate
-        self._tokens = self._burst = burst
+        self._served = EventRate(rate, burst)
+        self._refused = EventRate(rate, burst)
         self._process = process
-        self._refilled_at = time.monotonic()
         self._unreported = 0
         self._failed = False
         self._numbers: dict[int, int] = {}  # of open sessions, by identity of the object
@@ -100,11 +119,11 @@ class AuditLog:
 
     def refused(self, peer: str, reason: str) -> None:
         """A connection was refused before it became a session, or as its first event."""
-        self.write("refused", peer=peer, reason=reason)
+        self._write(self._refused, "refused", {"peer": peer, "reason": reason})
 
     def limit_hit(self, protocol: str, limit: str) -> None:
         """A limit on the connections of a server was hit: one was refused, or made room."""
-        self.write("limit", limit=limit, protocol=protocol)
+        self._write(self._refused, "limit", {"limit": limit, "protocol": protocol})
 
     def ended(self, session: Session) -> None:
         """A session has ended: its limits and violations, then its end."""
@@ -132,10 +151,11 @@ class AuditLog:
 
     def write(self, event: str, **facts: object) -> None:
         """Write an event, unless there are too many. Never raises."""
+        self._write(self._served, event, facts)
+
+    def _write(self, rate: EventRate, event: str, facts: dict[str, object]) -> None:
         written = (
-            self._take_token()
-            and self._report_suppressed()
-            and self._append(self._line(event, facts))
+            rate.take() and self._report_suppressed() and self._append(self._line(event, facts))
         )
         if not written:
             self.suppressed += 1
@@ -146,15 +166,6 @@ class AuditLog:
         if self._unreported and self._append(self._line("suppressed", {"count": self._unreported})):
             self._unreported = 0
         return not self._unreported
-
-    def _take_token(self) -> bool:
-        now = time.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._refilled_at) * self._rate)
-        self._refilled_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
     def _line(self, event: str, facts: dict[str, object]) -> bytes:
         now = time.time_ns()

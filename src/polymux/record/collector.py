@@ -33,6 +33,7 @@ from polymux.live.transport import Transport
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
 from polymux.record.disk_quota import FolderUse, QuotaWriter
 from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
+from polymux.record.held_sessions import HeldSessions
 from polymux.record.ingest import SessionIngest
 from polymux.record.peer_condition import PeerCondition, peer_condition
 from polymux.record.process_files import path_of_process, paths_of_all
@@ -43,6 +44,7 @@ log = logging.getLogger("polymux.record")
 MIB = 1024 * 1024
 CAPTURE_NAME = "collect.pcapng"
 MAX_WAITING_BURSTS = 10_000  # on a full disk, some kilobytes of memory each
+MIN_DISK_BYTES = 512 * 1024  # of `max_disk` for each process: it holds what one read gives, twice
 PEER_CHECK_SECONDS = 1.0  # how often lost peers are looked for while the disk is full
 
 
@@ -61,7 +63,8 @@ class CollectorLimits:
         session_buffer_bytes: The same for one session.
         listen_backlog: Connections that the kernel holds until they are accepted.
         max_disk: Bytes of all files in the directory of the captures; at this limit nothing is read
-            or confirmed until files were removed. 0 for no limit.
+            or confirmed until files were removed. At least `MIN_DISK_BYTES` for each process; 0 for
+            no limit.
     """
 
     clients: int = 1024
@@ -112,8 +115,9 @@ class CollectorStats:
 class TurnedAway:
     """The recorder of a session that is rejected: nothing of it is recorded.
 
-    While the disk is full, the beginning and the end of each session wait in memory. Beyond
-    `MAX_WAITING_BURSTS` of them, new sessions leave no trace.
+    While the disk is full, the beginning and the end of each session wait in memory, and what this
+    side writes. Beyond `MAX_WAITING_BURSTS` of them, new sessions leave no trace, and sessions that
+    go on writing end.
     """
 
     def __init__(self, reason: str) -> None:
@@ -148,7 +152,8 @@ class Collector:
         sync: When received data counts as durable. "always": after a sync, which is started at once
             and shared by all senders that wait; a number: the same, with at least that many
             seconds between syncs; "none": when the operating system has it.
-        rotate_bytes: Publish a file when it has reached this size.
+        rotate_bytes: Publish a file when it has reached this size, or half of `max_disk`, divided
+            by the processes: only published files can be removed.
         rotate_seconds: Publish a file that is not empty at this age; 0 stands for one hour.
         limits: See `CollectorLimits`.
         timeouts: Timeouts of the sessions.
@@ -161,6 +166,9 @@ class Collector:
             `limits` are its own.
         disk_count: Of `disk_quota.shared_count_file`: processes that have the same one count their
             files together, so that `max_disk` bounds those of all.
+
+    Raises:
+        ValueError: `max_disk` is too small for so many processes.
     """
 
     def __init__(
@@ -187,7 +195,10 @@ class Collector:
         """Files of an earlier collector that `start` has published."""
         self.published: list[str] = []
         self._sync = sync
-        self._rotation = (rotate_bytes, rotate_seconds or 3600.0)
+        self._rotation = (
+            fitting_rotation(rotate_bytes, self.limits.max_disk, one_of.count),
+            rotate_seconds or 3600.0,
+        )
         self._minmux_streams = list(minmux_streams)
         self._comment = comment
         self._meter = meter
@@ -204,6 +215,7 @@ class Collector:
         self._failed = asyncio.Event()
         self._disk_full = False
         self._peer_check: asyncio.TimerHandle | None = None  # while the disk is full
+        self._held = HeldSessions(MAX_WAITING_BURSTS)
         self._closing = False
 
     def __repr__(self) -> str:
@@ -420,17 +432,24 @@ class Collector:
             self._peer_check.cancel()
             self._peer_check = None
         if full:
+            self._held = HeldSessions(MAX_WAITING_BURSTS)
             self._schedule_peer_check()
 
     def _schedule_peer_check(self) -> None:
         loop = asyncio.get_running_loop()
-        self._peer_check = loop.call_later(PEER_CHECK_SECONDS, self._end_lost_sessions)
+        self._peer_check = loop.call_later(PEER_CHECK_SECONDS, self._check_held_sessions)
 
-    def _end_lost_sessions(self) -> None:
-        """End the sessions whose connection is lost: while they are not read, nothing else does."""
+    def _check_held_sessions(self) -> None:
+        """End the sessions whose connection is lost: while they are not read, nothing else does.
+
+        End also those of which too much waits in memory.
+        """
         for session in list(self._sessions):
             if peer_condition(session.transport) is PeerCondition.GONE:
                 session.abort("the connection was lost while the disk was full")
+        waiting = self.durable_log.disk_full_queue.waiting_count
+        for session in self._held.overdue(self._sessions, waiting):
+            session.abort("the disk is full, and too much of this session waits for space")
         self._schedule_peer_check()
 
     def _end_waiting_session(self, addresses: list[str]) -> bool:
@@ -505,6 +524,31 @@ async def collect(
         await collector.close(0)
         raise
     return collector
+
+
+def fitting_rotation(rotate_bytes: int, max_disk: int, processes: int) -> int:
+    """Return the size at which files are published.
+
+    The files that are being written have at most half of `max_disk`: the rest can be removed.
+
+    Args:
+        rotate_bytes: The size that is asked for; 0: any.
+        max_disk: Of `CollectorLimits`.
+        processes: That write to the same directory.
+
+    Raises:
+        ValueError: `max_disk` is too small for so many processes.
+    """
+    if not max_disk:
+        return rotate_bytes
+    least = MIN_DISK_BYTES * processes
+    if max_disk < least:
+        raise ValueError(
+            f"limit max_disk={max_disk} is below {least}, {MIN_DISK_BYTES} for each process "
+            f"({processes}); raise it, or 0 for no limit"
+        )
+    most = max_disk // (2 * processes)
+    return min(rotate_bytes or most, most)
 
 
 def recover_and_index(path: str) -> RecoveryResult:

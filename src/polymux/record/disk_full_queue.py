@@ -26,7 +26,8 @@ class RetryableSink(Protocol):
 class DiskFullQueue:
     """A packet sink that retries, in order, packets for which the disk has no space.
 
-    The queue is not bounded: users stop writing while it is `full`. Actions that must not happen
+    The queue is not bounded: users stop writing while it is `full`, or bound what they write by
+    `waiting_count`. Actions that must not happen
     before a packet is written go through `call_when_written`.
 
     Args:

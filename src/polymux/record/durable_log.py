@@ -3,7 +3,7 @@
 Group commit: all callers that start to wait while a sync is running share the next one, so the
 number of syncs does not grow with the number of streams. A sync covers exactly the bytes written
 before it started. While the disk is full, packets wait in a `DiskFullQueue`, and a sync waits
-behind them.
+behind them; the current file is published, since only published files can be removed.
 
 After a failed write or sync nothing is reported as durable any more: the kernel may have dropped
 the pages that it could not write, so a later sync that succeeds proves nothing.
@@ -27,6 +27,7 @@ from polymux.record.disk_full_queue import DiskFullQueue, RetryableSink
 log = logging.getLogger("polymux.record")
 
 TICK_SECONDS = 0.25  # how often the age of the current file is checked
+EARLY_SECONDS = 1.0  # at least, between two files that are published because the disk is full
 
 SyncPolicy = float | Literal["always", "none"]
 
@@ -80,6 +81,7 @@ class DurableLog:
         self._timer: asyncio.Handle | None = None
         self._synced_at = -1e9
         self._not_durable_since = 0.0
+        self._published_early_at = -1e9
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
 
     @property
@@ -211,8 +213,11 @@ class DurableLog:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
-        if not self.disk_full_queue.full:
-            self.writer.tick()
+        now = self._loop.time()
+        if self.disk_full_queue.full and now - self._published_early_at >= EARLY_SECONDS:
+            self._published_early_at = now
+            self.writer.publish_early()
+        self.writer.tick()
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

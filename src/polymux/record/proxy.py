@@ -25,12 +25,14 @@ from polymux.core.side import ACCEPTOR, DIALER
 from polymux.live.connection_gate import ConnectionGate, Place, gate_limits
 from polymux.live.errors import Unreachable, describe_os_error
 from polymux.live.listener import Inherited, Listener, open_listener
+from polymux.live.log_limiter import LogLimiter
 from polymux.live.one_of import ALONE, OneOf
 from polymux.live.peer_identity import AllowedPeers, identity_of, warn_if_open_to_all
 from polymux.live.urls import Address, BadUrl, parse_url
 from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
 from polymux.record.disk_full_queue import DiskFullQueue
+from polymux.record.forwarding_budget import ForwardingBudget
 from polymux.record.made_up_ports import MadeUpPorts
 from polymux.record.proxy_connection import (
     HOLD_DISK_FULL,
@@ -58,8 +60,8 @@ class ProxyStats:
     Attributes:
         connections: Connections accepted.
         open: Connections that are open.
-        refused: Connections that were not forwarded because the upstream could not be reached, or
-            the dialer is not allowed.
+        refused: Connections that were not forwarded because the upstream could not be reached, the
+            dialer is not allowed, or its TLS handshake failed.
         bytes_dialer: Bytes sent by the dialers.
         bytes_acceptor: Bytes sent by the upstream.
         dropped_bytes: Bytes of packets that waited for disk space when the proxy was closed; they
@@ -107,8 +109,8 @@ class RecordingProxy:
             "block": traffic waits, and so do new connections; `sink` must then be a PcapngWriter
             or a RotatingWriter.
         observer: See `TrafficObserver`.
-        limits: `listen_backlog`, `max_sessions`, `max_sessions_per_address` and `max_half_open` of
-            it apply here; `Limits()` by default.
+        limits: `listen_backlog`, `max_sessions`, `max_sessions_per_address`, `max_half_open` and
+            `server_buffer_bytes` of it apply here; `Limits()` by default.
         allow: Dialers that may connect, as for `polymux.serve`.
         audit: Where connections and refusals are logged.
         secrets: Of the contexts `tls` and `upstream_tls`. The secrets of a connection's TLS are
@@ -189,6 +191,9 @@ class RecordingProxy:
         self._ticker: asyncio.TimerHandle | None = None
         self._inherited = inherited
         self._ports = MadeUpPorts(one_of)
+        self.budget = ForwardingBudget(self._limits.server_buffer_bytes)
+        """Bounds what was read and not yet forwarded."""
+        self._log_limiter = LogLimiter(log)
         self._lost_packets = 0
 
     def __repr__(self) -> str:
@@ -215,6 +220,7 @@ class RecordingProxy:
                 self._limits.listen_backlog,
                 self._tls if secure else None,
                 CONNECT_TIMEOUT_SECONDS,
+                self._on_refused,
                 inherited=self._inherited,
                 loop=AsyncioListenerLoop(asyncio.get_running_loop()),
             )
@@ -261,6 +267,10 @@ class RecordingProxy:
         """Where connections write: the sink, or the queue in front of it."""
         return self.sink if self.disk_full_queue is None else self.disk_full_queue
 
+    def read_buffer(self) -> memoryview:
+        """Return the buffer for the next read of a connection."""
+        return self.budget.read_buffer(self.stats.open)
+
     @property
     def disk_full(self) -> bool:
         """Whether traffic waits for disk space."""
@@ -293,13 +303,10 @@ class RecordingProxy:
             )
 
     def connection_refused(self, dialer: asyncio.Transport | None, reason: str) -> None:
-        """Count and log a dialer that is not allowed; a warning for the first."""
-        level = logging.INFO if self.stats.refused else logging.WARNING
-        self.stats.refused += 1
+        """Count and log a dialer that is not allowed."""
         peer = endpoint_text(*peer_address(dialer, 0))
-        log.log(level, "%s refused: %s", peer, reason)
-        if self.audit is not None:
-            self.audit.refused(peer, reason)
+        self._log_limiter.warn("refused", f"{peer} refused: {reason}")
+        self._on_refused(peer, reason)
 
     def connection_closed(self, connection: ProxyConnection) -> None:
         if connection in self._connections:
@@ -350,10 +357,16 @@ class RecordingProxy:
     def _accept(self, place: Place) -> ProxySide:
         return ProxyConnection(self, place).sides[DIALER]
 
+    def _on_refused(self, peer: str, reason: str) -> None:
+        """A dialer was refused, and that was logged."""
+        self.stats.refused += 1
+        if self.audit is not None:
+            self.audit.refused(peer, reason)
+
     def _on_connect_failed(self, connection: ProxyConnection, reason: str) -> None:
         self.stats.refused += 1
         self.failure = str(Unreachable(f"{self.upstream}: {reason}"))
-        log.warning("not forwarded: %s", self.failure)
+        self._log_limiter.warn("upstream", f"not forwarded: {self.failure}")
         connection.stop()
 
     def _on_disk_full(self, full: bool) -> None:

@@ -37,7 +37,7 @@ HOLD_CONNECTING, HOLD_SLOW_PEER, HOLD_DISK_FULL = 1, 2, 4
 OTHER_PEER_GRACE_SECONDS = 2.0  # for a peer to end by itself after the other one has closed
 
 
-class ProxySide(asyncio.Protocol):
+class ProxySide(asyncio.BufferedProtocol):
     """One of the two transport connections; received data is recorded, then forwarded."""
 
     def __init__(self, connection: ProxyConnection, side: int) -> None:
@@ -48,19 +48,28 @@ class ProxySide(asyncio.Protocol):
         self.peer_ended = False  # the peer has ended its direction
         self._holds = 0
         self._closed_by_us = False  # closed by the proxy, not by the peer
+        self._waiting_bytes = 0  # recorded or about to be, and not yet written to this transport
+        self._read_into = memoryview(b"")
+        self._held_bytes = 0  # what counts against the budget: these, and what was not sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         stop_tls_read_ahead(transport)
+        # See `ForwardingBudget`. With high=0, the TLS of asyncio would pause for ever.
+        self.transport.set_write_buffer_limits(high=1, low=0)
         configure_tcp_keepalive(
             transport, Timeouts().keepalive_interval, bound_unacknowledged=False
         )
         self.connection.on_connection_made(self.side)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._read_into = self.connection.proxy.read_buffer()
+        return self._read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._holds:  # uvloop ignores a pause requested while the connection is being made
             self.hold(self._holds)
-        self.connection.record_and_forward(self.side, data)
+        self.connection.record_and_forward(self.side, bytes(self._read_into[:nbytes]))
 
     def eof_received(self) -> bool:
         self.connection.on_peer_end(self.side)
@@ -69,6 +78,7 @@ class ProxySide(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._count_held()
         if error is None and not self._closed_by_us:
             # uvloop reports no end of file if the peer sent no TLS close_notify.
             self.connection.on_peer_end(self.side)
@@ -78,7 +88,31 @@ class ProxySide(asyncio.Protocol):
         self.connection.sides[1 - self.side].hold(HOLD_SLOW_PEER)
 
     def resume_writing(self) -> None:
+        self._count_held()
         self.connection.sides[1 - self.side].release(HOLD_SLOW_PEER)
+
+    def expect(self, size: int) -> None:
+        """So many more bytes will be given to `forward`; fewer, if that is negative."""
+        self._waiting_bytes += size
+        self._count_held()
+
+    def forward(self, data: bytes) -> None:
+        """Write bytes that were expected."""
+        if self.writable_transport is not None:
+            self.writable_transport.write(data)
+        self.expect(-len(data))
+
+    def expect_nothing(self) -> None:
+        """What was expected is not forwarded."""
+        self._waiting_bytes = 0
+        self._count_held()
+
+    def _count_held(self) -> None:
+        """Count what is held for this peer against the budget."""
+        unsent = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        held = 0 if self.closed else self._waiting_bytes + unsent
+        self.connection.proxy.budget.held_bytes += held - self._held_bytes
+        self._held_bytes = held
 
     @property
     def writable_transport(self) -> asyncio.Transport | None:
@@ -179,7 +213,7 @@ class ProxyConnection:
             dialer.hold(HOLD_DISK_FULL)
         early, self._early_chunks = self._early_chunks, []
         for data in early:
-            self.record_and_forward(DIALER, data)
+            self._record(DIALER, data)
         if dialer.peer_ended:
             self._record_end(DIALER)
         dialer.release(HOLD_CONNECTING)
@@ -215,15 +249,21 @@ class ProxyConnection:
             return
         if side == DIALER:
             self.dialer_spoke = True
+        self.sides[1 - side].expect(len(data))
         if self.tcp_writer is None:
             self._early_chunks.append(data)
             return
+        self._record(side, data)
+
+    def _record(self, side: int, data: bytes) -> None:
+        """Record data, and forward it when that is done."""
+        assert self.tcp_writer is not None, "recording has begun"
         self.tcp_writer.data(side, data, time.time_ns())
         if self._observer is not None:
             self._observer(side, data)
         self.proxy.stats.add_bytes(side, len(data))
         self.forwarded[side] += len(data)
-        self._after_recorded(partial(self._forward, side, data))
+        self._after_recorded(partial(self.sides[1 - side].forward, data))
 
     def on_peer_end(self, side: int) -> None:
         """A peer has ended its direction: record it, then end it towards the other peer."""
@@ -245,6 +285,8 @@ class ProxyConnection:
         if all(each.closed or each.transport is None for each in self.sides):
             self.proxy.connection_closed(self)
             self.place.release()
+            for proxy_side in self.sides:
+                proxy_side.expect_nothing()
             if self._linger_timer is not None:
                 self._linger_timer.cancel()
 
@@ -283,11 +325,6 @@ class ProxyConnection:
             callback()
         else:
             queue.call_when_written(callback)
-
-    def _forward(self, side: int, data: bytes) -> None:
-        other = self.sides[1 - side].writable_transport
-        if other is not None:
-            other.write(data)
 
     def _forward_end(self, side: int) -> None:
         if all(each.peer_ended for each in self.sides):

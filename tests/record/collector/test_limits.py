@@ -14,6 +14,7 @@ import polymux
 from polymux import PolymuxError, Timeouts
 from polymux.capture import RotatingWriter
 from polymux.record import CollectorLimits
+from polymux.record.collector import fitting_rotation
 from polymux.record.durable_log import DurableLog, NotDurable
 
 KIB = 1024
@@ -206,9 +207,9 @@ async def test_at_the_limit_of_disk_space_senders_wait_and_no_file_is_removed(
     tmp_path: Path,
 ) -> None:
     tmp_path = tmp_path / "captures"
-    limits = CollectorLimits(max_disk=200_000)
+    limits = CollectorLimits(max_disk=600_000)
     async with collecting(tmp_path, "streamux", limits=limits) as collector:
-        (tmp_path / "old.pcapng").write_bytes(bytes(150_000))
+        (tmp_path / "old.pcapng").write_bytes(bytes(550_000))
         async with polymux.connect(collector.urls[0], protocol="streamux") as session:
             await session.request(bytes(10_000), timeout=25)
             waiting = asyncio.create_task(session.request(bytes(60_000), timeout=25))
@@ -218,6 +219,34 @@ async def test_at_the_limit_of_disk_space_senders_wait_and_no_file_is_removed(
             assert (tmp_path / "old.pcapng").exists()
             (tmp_path / "old.pcapng").unlink()
             await waiting
+
+
+async def test_at_the_limit_the_current_file_is_published_so_that_there_is_one_to_remove(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "captures"
+    limits = CollectorLimits(max_disk=600_000)
+    async with collecting(folder, "streamux", limits=limits, rotate_seconds=0) as collector:
+        (folder / "other").write_bytes(bytes(500_000))
+        async with polymux.connect(collector.urls[0], protocol="streamux") as session:
+            await session.request(bytes(50_000), timeout=25)
+            assert not list(folder.glob("*.pcapng")), "it is in the file that is being written"
+            waiting = asyncio.create_task(session.request(bytes(60_000), timeout=25))
+            await until(lambda: len(list(folder.glob("*.pcapng"))) == 1)
+            assert not waiting.done()
+            for path in folder.glob("*.pcapng*"):
+                if path.suffix != ".part":
+                    path.unlink()
+            await waiting
+
+
+def test_files_that_are_being_written_take_half_of_the_limit_of_disk_space() -> None:
+    assert fitting_rotation(64 << 20, 0, 8) == 64 << 20
+    assert fitting_rotation(64 << 20, 512 << 20, 8) == 32 << 20
+    assert fitting_rotation(20_000, 512 << 20, 8) == 20_000
+    assert fitting_rotation(0, 600_000, 1) == 300_000
+    with pytest.raises(ValueError, match="max_disk=1000000 is below 1048576"):
+        fitting_rotation(0, 1_000_000, 2)
 
 
 async def test_bytes_that_are_not_durable_at_the_end_are_reported_with_the_reason(

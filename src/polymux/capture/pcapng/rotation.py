@@ -156,6 +156,11 @@ class RotatingWriter:
         if self.current_writer.packets and not self._closed and self._is_rotation_due():
             self.rotate(self._last_at)
 
+    def publish_early(self) -> None:
+        """Publish the current file if it has packets, although its rotation is not due."""
+        if self.current_writer.packets and not self._closed and self._may_publish():
+            self.rotate(self._last_at)
+
     def sync(self) -> bool:
         """Sync the current file; see `PcapngWriter.sync`."""
         return self.current_writer.sync()
@@ -248,8 +253,12 @@ class RotatingWriter:
         if not self._closed and self._is_rotation_due():
             self.rotate(timestamp)
 
+    def _may_publish(self) -> bool:
+        """Whether one more file may be published at the same time."""
+        return len(self._publishing) < MAX_PUBLISHING
+
     def _is_rotation_due(self) -> bool:
-        if len(self._publishing) >= MAX_PUBLISHING:
+        if not self._may_publish():
             return False
         if self._max_bytes and self.current_writer.size >= self._rotate_at_bytes:
             return True

@@ -19,6 +19,7 @@ from polymux.cli.support.peer_io import (
     open_recorder,
     origin_option,
 )
+from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.signals import first_of, stop_event
 from polymux.cli.support.tls_options import (
     LISTENING_TOKEN_HELP,
@@ -133,7 +134,8 @@ def bridge(
                 await first_of(closed, asyncio.ensure_future(stop.wait()))
         return running
 
-    print_result(asyncio.run(run()))
+    with queued_output():
+        print_result(asyncio.run(run()))
 
 
 def print_result(done: Bridge) -> None:

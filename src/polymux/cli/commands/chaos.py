@@ -13,6 +13,7 @@ from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.peer_io import connection_limits, connection_options
+from polymux.cli.support.queued_output import queued_output
 from polymux.cli.support.signals import stop_event
 from polymux.cli.support.tls_options import (
     allowed_clients,
@@ -109,8 +110,9 @@ def chaos(
             upstream_tls=theirs, server_hostname=server_name, allow=allowed,
             limits=connection_limits(backlog, clients, per_host),
         )  # fmt: skip
+        stack.enter_context(queued_output())
         asyncio.run(run_proxy(proxy))
-    print_result(proxy)
+        print_result(proxy)
 
 
 async def run_proxy(proxy: ChaosProxy) -> None:

@@ -56,7 +56,7 @@ from polymux.metrics import Family, Meter
 from polymux.metrics.families import COUNTER
 from polymux.protocols.registry import parse_protocol
 from polymux.record.audit_log import AuditLog
-from polymux.record.collector import Collector, CollectorLimits
+from polymux.record.collector import MIN_DISK_BYTES, Collector, CollectorLimits
 from polymux.record.durable_log import NotDurable, SyncPolicy
 
 PROGRESS_INTERVAL = 0.5  # seconds between updates of the progress line
@@ -99,7 +99,7 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
               help="Most bytes in memory for one session.")  # fmt: skip
 @click.option("--max-disk", callback=parse_size, default="0",
               help="Most bytes of all files in --out, such as 10G; then senders wait until files "
-              "were removed.")  # fmt: skip
+              "were removed. Files are published at half of it, or earlier.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
               help="Seconds a session without flow control may wait for the disk.")  # fmt: skip
 @click.option("--minmux-streams", callback=parse_ids, default="",
@@ -159,6 +159,7 @@ def collect(
     check_origins(origins, urls)
     caps = {"--clients": clients, "--per-host": per_host, "--backlog": backlog, "--buffer": buffer}
     check_divisible(processes, caps)
+    check_disk(max_disk, processes)
     member = this_member(context)
     senders = allowed_clients(allow, urls, client_ca)
     token = member.token if member.is_worker else read_token(token_file)
@@ -192,6 +193,16 @@ def collect(
     with queued_output(lock=member.line_lock), open_audit_log(audit, own) as audit_log:
         code = asyncio.run(collecting.run(make, audit_log))
     context.exit(code)
+
+
+def check_disk(max_disk: int, processes: int) -> None:
+    """Raise UsageError if --max-disk is too small for so many processes."""
+    least = MIN_DISK_BYTES * processes
+    if max_disk and max_disk < least:
+        raise click.UsageError(
+            f"--max-disk {max_disk}: with --processes {processes}, at least {least} bytes are "
+            "needed to make progress: raise it"
+        )
 
 
 @dataclass

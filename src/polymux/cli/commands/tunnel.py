@@ -140,8 +140,7 @@ def serve(
         return server
 
     with queued_output():
-        done = asyncio.run(run())
-    print_result(done.stats)
+        print_result(asyncio.run(run()).stats)
 
 
 @tunnel.command(
@@ -226,10 +225,9 @@ def connect(
     log.setLevel(logging.ERROR)  # `client.run` reports why a session ended
     try:
         with queued_output():
-            done = asyncio.run(run())
+            print_result(asyncio.run(run()).stats)
     except (BadUrl, Unreachable, SessionClosed) as problem:
         raise type(problem)(with_options(str(problem))) from None
-    print_result(done.stats)
 
 
 def print_result(stats: RelayStats) -> None:

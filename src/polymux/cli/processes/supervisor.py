@@ -3,8 +3,8 @@
 A worker that has ended in good order says so. If it was not told to stop, the command as a whole is
 over, as if it ran in one process: after the first session with --once, or when the disk has failed.
 A worker that has died without a word is started again; so is one that was stopped by a signal of
-its own. While one cannot be started, the others get its connections; if there are none, and several
-attempts have failed, the command is over.
+its own. While one ends, or cannot be started, the others get its connections; if there are none,
+and several attempts have failed, the command is over.
 
 The first worker starts alone: what prevents its start would prevent that of all others, and is so
 reported once.
@@ -260,6 +260,7 @@ class Supervisor:
         worker = await start_worker(OneOf(slot.index, work.count), goods)
         slot.worker = worker
         worker.ready.add_done_callback(lambda ready: self._on_ready(slot, ready.result()))
+        worker.stopping.add_done_callback(lambda stopping: self._on_stopping(slot, stopping))
         if self._ending.is_set():
             worker.stop()
         code = await worker.run()
@@ -273,6 +274,15 @@ class Supervisor:
             slot.failed_starts = 0
             if not slot.started.done():
                 slot.started.set_result(True)
+
+    def _on_stopping(self, slot: Slot, stopping: asyncio.Future[None]) -> None:
+        """A worker was stopped by a signal: if others accept, they get its connections."""
+        if stopping.cancelled() or slot.worker is None:  # it has ended
+            return
+        if any(each.accepts for each in self._running):
+            for shared in self._addresses:
+                shared.release(slot.index)
+        slot.worker.released()
 
     def _on_ended(self, slot: Slot, worker: WorkerProcess, code: int) -> None:
         """Decide what the end of a worker means for the command."""
@@ -292,7 +302,7 @@ class Supervisor:
     def _on_failed_start(self, slot: Slot, code: int, reason: str) -> None:
         """A worker did not start: try again, or give up. `reason`: what no worker has printed."""
         slot.failed_starts += 1
-        others = [worker for worker in self._running if worker.is_ready]
+        others = [worker for worker in self._running if worker.accepts]
         if slot.started.done() and (others or slot.failed_starts < MAX_FAILED_STARTS):
             if others:  # they get its connections
                 for shared in self._addresses:

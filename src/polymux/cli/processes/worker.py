@@ -2,8 +2,10 @@
 
 A worker is started with SIGINT and SIGHUP blocked, which a terminal sends to all processes of a
 command: the parent stops its workers, by the end of the link. SIGTERM stops one worker in good
-order, and its parent starts another. It is blocked until it is handled here, and handled until the
-process has ended: also a second one ends no worker that publishes its last file.
+order, and its parent starts another. First the parent gives up its copies of the listening sockets,
+so that the kernel gives the other workers what connects while this one ends. SIGTERM is blocked
+until it is handled here, and handled until the process has ended: also a second one ends no worker
+that publishes its last file.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from polymux.metrics import Family
 
 REPORT_SECONDS: Final = 1.0  # between two reports to the parent
 SEND_SECONDS: Final = 2.0  # for the parent to take the last message
+RELEASE_SECONDS: Final = 1.0  # for the parent to give up its copies of the listening sockets
 COLLECT: Final = "collect"  # a request of the parent: the metrics
+RELEASED: Final = "released"  # an answer of the parent: it has no say in who gets connections
 
 Collect = Callable[[], list[Family]]
 
@@ -73,7 +77,21 @@ class ParentLink:
             self._stop_now()
         else:
             with suppress(RuntimeError):  # it is closed
-                self._loop.call_soon_threadsafe(self._stop_now)
+                self._loop.call_soon_threadsafe(self._stop_when_released)
+
+    def _stop_when_released(self) -> None:
+        """Stop when the parent has given up its copies of the sockets.
+
+        Until then this worker accepts: what waits in the queues of the kernel is lost when the last
+        copy of a socket is closed.
+        """
+        if self._report is None:  # it does not accept yet
+            self._stop_now()
+        elif not self.stopped:
+            assert self._loop is not None, "stop_event() comes before ready()"
+            self.stopped = True
+            self._send({"stopping": True})
+            self._loop.call_later(RELEASE_SECONDS, self._stop_now)
 
     def _stop_now(self) -> None:
         self.stopped = True
@@ -116,7 +134,10 @@ class ParentLink:
             return
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            if json.loads(line) == COLLECT and self._collect is not None:
+            message = json.loads(line)
+            if message == RELEASED:
+                self._stop_now()
+            elif message == COLLECT and self._collect is not None:
                 self._send({"families": [family.as_json() for family in self._collect()]})
 
     def _send_report(self) -> None:

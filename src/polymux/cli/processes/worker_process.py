@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from polymux.cli.processes.report import Report
 from polymux.cli.processes.shared_address import SharedAddress
-from polymux.cli.processes.worker import COLLECT, encoded
+from polymux.cli.processes.worker import COLLECT, RELEASED, encoded
 from polymux.live.one_of import OneOf
 from polymux.metrics import Family
 
@@ -70,6 +70,7 @@ class WorkerProcess:
         ready: Whether it has begun to accept; done when it has, or has ended.
         report: Its last report.
         families: Its last metrics.
+        stopping: Done when it was told to stop by a signal of its own; cancelled when it has ended.
         ended: Its last message, if it has ended in good order.
     """
 
@@ -81,6 +82,7 @@ class WorkerProcess:
     ) -> None:
         self.process = process
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.report = Report()
         self.families: list[Family] = []
         self.ended: Ended | None = None
@@ -92,6 +94,11 @@ class WorkerProcess:
     def is_ready(self) -> bool:
         """Whether it has begun to accept."""
         return self.ready.done() and self.ready.result()
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it has begun to accept, and was not told to stop by a signal."""
+        return self.is_ready and not self.stopping.done()
 
     async def run(self) -> int:
         """Take its messages until it has ended. Return its exit code; negative: by a signal."""
@@ -105,6 +112,7 @@ class WorkerProcess:
         self._writer.close()
         if not self.ready.done():
             self.ready.set_result(False)
+        self.stopping.cancel()
         self._resolve_collected()
         return code if self.ended is None else self.ended.code
 
@@ -112,6 +120,11 @@ class WorkerProcess:
         """Tell it to end in good order."""
         with contextlib.suppress(OSError):
             self._writer.write_eof()
+
+    def released(self) -> None:
+        """Tell it that the parent has no copies of its sockets any more, or keeps them."""
+        with contextlib.suppress(OSError):
+            self._writer.write(encoded(RELEASED))
 
     async def collect(self) -> None:
         """Bring its metrics up to date, unless it does not answer in time."""
@@ -130,6 +143,8 @@ class WorkerProcess:
             self._resolve_collected()
         if "ended" in message:
             self.ended = Ended(message["ended"], message["stopped"])
+        if "stopping" in message:
+            self.stopping.set_result(None)
         if "ready" in message:
             self.ready.set_result(True)
 

@@ -224,11 +224,18 @@ def listening_context(
     """Return the context to listen with; None if all URLs are without TLS.
 
     Raises:
-        click.UsageError: A URL with TLS has no certificate, or an option has no effect.
+        click.UsageError: A URL with TLS has no certificate, or an option has no effect. --client-ca
+            says who may connect, so it has to have an effect on every URL.
         BadCertificate: A file cannot be used.
     """
     urls = list(urls)
     check_effect(urls, {"--cert": cert, "--key": key, "--client-ca": client_ca, "--crl": crl})
+    plain = [url for url in urls if not is_secure(url)]
+    if client_ca is not None and plain:
+        raise click.UsageError(
+            f"--client-ca: {', '.join(plain)} has no TLS, so clients would connect there without a "
+            "certificate: use tls:// or wss:// for all, or listen there with another command"
+        )
     secure = [url for url in urls if is_secure(url)]
     if not secure:
         return None
