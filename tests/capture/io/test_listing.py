@@ -95,7 +95,8 @@ def test_what_is_removed_meanwhile_and_links_to_nowhere_are_left_out(
     "pattern",
     [
         "*", "*/", "*.pcap", "*/*.pcap", "host-?/deep/*", "host-a//*.pcap", "**/1.pcap",
-        "host-a/**", "*/**/*.pcap", "*/.hid/*", "host-b/.*", "host-[!a]/1.pcap", "*/1.pcap", "*/nowhere.pcap",
+        "host-a/**", "*/**/*.pcap", "*/.hid/*", "host-b/.*",
+        "host-[!a]/1.pcap", "*/1.pcap", "*/nowhere.pcap",
         "none/*", "*/none", "host-a/1.pcap/*", "./*", "../*/host-a",
     ],
 )  # fmt: skip
