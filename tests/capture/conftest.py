@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,15 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def read(write: Callable[..., str]) -> Callable[..., CaptureReader]:
-    """Writes bytes to a file and reads its sessions."""
+def read(write: Callable[..., str]) -> Iterator[Callable[..., CaptureReader]]:
+    """Writes bytes to a file and reads its sessions; the reader is closed after the test."""
+    with ExitStack() as readers:
 
-    def make(data: bytes, **keywords: object) -> CaptureReader:
-        return read_sessions([write(data)], **keywords)  # type: ignore[arg-type]  # passed on
+        def make(data: bytes, **keywords: object) -> CaptureReader:
+            reader = read_sessions([write(data)], **keywords)  # type: ignore[arg-type]  # passed on
+            return readers.enter_context(reader)
 
-    return make
+        yield make
 
 
 def streams(session: TcpSession) -> tuple[bytes, bytes]:

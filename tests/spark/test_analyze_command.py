@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,10 @@ from tests.spark.random_captures import conversations, record, without_spark
 from polymux.analysis.output.parquet import write_empty_tables
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FileSummary, PcapngWriter, TcpConnectionWriter
+from polymux.cli import exit_code_for
 from polymux.cli.commands.analyze import analyze, print_summary, stage_progress
 from polymux.cli.commands.report import report
-from polymux.core.errors import PolymuxError
+from polymux.core.errors import CaptureUnavailable, PolymuxError
 from polymux.report import write_report
 from polymux.spark.batch import pipeline
 from polymux.spark.batch.analyze_stage import StageResult
@@ -260,3 +262,52 @@ def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
     # After 2.5 s a quick machine may have published every table; never some of them.
     whole = [set(TABLES) - {"content"}] if wait > 1 else []
     assert published in [set(), *whole]
+
+
+def published(monkeypatch: pytest.MonkeyPatch, out: Path) -> pipeline.Analysis:
+    """Let the analysis do nothing, without Spark, and return this."""
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: nullcontext())
+    write_empty_tables(out)
+    done = pipeline.Analysis(str(out), [], StageResult())
+    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: done)
+    return done
+
+
+def test_a_run_that_does_not_balance_is_3_and_says_so(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = published(monkeypatch, tmp_path / "t")
+    arguments = [capture, "--out", "t", "--no-report"]
+    assert invoke(analyze, arguments).exit_code == 0
+    done.total.unbalanced_count, done.total.unbalanced = 1, ["a session"]
+    ran = invoke(analyze, arguments)
+    assert ran.exit_code == 3
+    assert "bytes are unaccounted for in 1 session: a session" in ran.output
+    assert "this is a bug in polymux" in ran.output
+    done.total.unbalanced_count, done.indexed_packets = 0, 7
+    assert invoke(analyze, arguments).exit_code == 3
+
+
+def test_a_damaged_capture_is_3_with_new_tables_and_a_lost_one_3_with_those_of_before(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = published(monkeypatch, tmp_path / "t")
+    done.captures.append(FileSummary(capture, "pcapng", "truncated", error="ends inside a block"))
+    arguments = [capture, "--out", "t", "--no-report"]
+    ran = invoke(analyze, arguments)
+    assert (ran.exit_code, "those of before" in ran.output) == (3, False)
+
+    def lose(*_: object, **__: object) -> None:
+        raise CaptureUnavailable("has changed since it was indexed", capture)
+
+    monkeypatch.setattr(pipeline, "analyze", lose)
+    ran = invoke(analyze, arguments)
+    assert isinstance(ran.exception, CaptureUnavailable)
+    assert exit_code_for(ran.exception) == 3
+    assert "nothing was published: the tables in t are those of before" in ran.output
+    ran = invoke(analyze, [str(tmp_path / "gone.pcapng"), "--out", "t"])
+    assert "the tables in t are those of before" in ran.output
+    shutil.rmtree(tmp_path / "t")
+    assert "those of before" not in invoke(analyze, arguments).output

@@ -8,7 +8,7 @@ import pytest
 
 from polymux.capture.packets.indexer import FlowRefs
 from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SYN
-from polymux.capture.tcp.file_groups import group_rows
+from polymux.capture.tcp.file_groups import FilePositions, group_rows
 
 SECOND = 1_000_000_000
 MB = 1_000_000
@@ -96,3 +96,37 @@ def test_a_connection_that_was_at_these_positions_at_another_time_stays_apart() 
         {"eth0"},
         {"other"},
     ]
+
+
+def test_the_files_of_a_rotation_are_compared_with_those_of_the_same_time_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = 0
+    honest = FilePositions.distance
+
+    def distance(one: FilePositions, other: FilePositions) -> int:
+        nonlocal compared
+        compared += 1
+        return honest(one, other)
+
+    monkeypatch.setattr(FilePositions, "distance", distance)
+    looks = 0
+    overlaps = FilePositions.overlaps
+
+    def look(one: FilePositions, other: FilePositions) -> bool:
+        nonlocal looks
+        looks += 1
+        return overlaps(one, other)
+
+    monkeypatch.setattr(FilePositions, "overlaps", look)
+    rows = [
+        row
+        for host, base in (("a", 0), ("b", 1 << 30))
+        for turn in range(300)
+        for row in both(f"{host}{turn:03}", range(4 * turn, 4 * turn + 5), base=base)
+    ]
+    groups = grouped(rows)
+    assert sorted(map(len, groups)) == [300, 300]
+    assert all(len({file[0] for file in group}) == 1 for group in groups)
+    assert compared < 5 * 600
+    assert looks < 5 * 600

@@ -73,15 +73,20 @@ def rows_of(mark: str) -> set[str]:
     return {f"{table}:{mark}" for table in SPOKEN_FOR}
 
 
+def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the file system one without symbolic links."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+
+
 @pytest.fixture(params=["links", "no links"])
 def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the file system has symbolic links."""
     if request.param == "no links":
-
-        def refuse(*_: object, **__: object) -> None:
-            raise OSError(errno.EPERM, "no links here")
-
-        monkeypatch.setattr(os, "symlink", refuse)
+        refuse_links(monkeypatch)
     return bool(request.param == "links")
 
 
@@ -109,12 +114,10 @@ def test_files_of_others_stay_where_they_are(tmp_path: Path, links: bool) -> Non
     (out / "report.html").write_text("mine too")
     (out / "extra").mkdir()
     (out / "extra" / "part-x.parquet").write_text("and this")
-    (out / "frames" / "notes.parquet").write_text("even here") if not links else None
     run(out, "b")
     assert (out / "thesis.txt").read_text() == "mine"
     assert (out / "report.html").read_text() == "mine too"
     assert (out / "extra" / "part-x.parquet").read_text() == "and this"
-    assert links or (out / "frames" / "notes.parquet").read_text() == "even here"
     assert by_manifest(out) == rows_of("b")
 
 
@@ -193,7 +196,7 @@ def test_a_run_killed_at_any_step_leaves_the_old_tables_or_the_new_ones(
 
 
 def test_a_first_run_killed_at_any_step_leaves_no_table_or_all(
-    tmp_path: Path, stop_at: Callable[[int], list[int]]
+    tmp_path: Path, links: bool, stop_at: Callable[[int], list[int]]
 ) -> None:
     for number in range(1, 500):
         out = tmp_path / f"tables{number}"
@@ -205,11 +208,36 @@ def test_a_first_run_killed_at_any_step_leaves_no_table_or_all(
             output.publish()
 
         code = in_child(act)
-        assert by_folder(out) in (set(), rows_of("new")), number
+        assert by_manifest(out) in (set(), rows_of("new")), number
+        assert not links or by_folder(out) == by_manifest(out), number
         if number % 2:
             run(out, "next")
             assert by_manifest(out) == by_folder(out) == rows_of("next")
         if code == 0:
+            return
+    raise AssertionError("publishing takes too many steps")
+
+
+def test_tables_without_a_manifest_count_until_those_of_a_run_without_links_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: Callable[[int], list[int]]
+) -> None:
+    refuse_links(monkeypatch)
+    for number in range(1, 100):
+        out = tmp_path / f"tables{number}"
+        for table in SPOKEN_FOR:
+            (out / table).mkdir(parents=True)
+            pq.write_table(pa.table({"mark": ["old"] * 3}), out / table / "part-0.parquet")
+
+        def act(number: int = number, out: Path = out) -> None:
+            output = StagedOutput(str(out))
+            write_tables(output, "new")
+            stop_at(number)
+            output.publish()
+
+        code = in_child(act)
+        assert by_manifest(out) in (rows_of("old"), rows_of("new")), number
+        if code == 0:
+            assert by_manifest(out) == by_folder(out) == rows_of("new")
             return
     raise AssertionError("publishing takes too many steps")
 
@@ -230,6 +258,45 @@ def test_a_folder_of_tables_with_a_file_of_others_in_it_is_refused(tmp_path: Pat
     with pytest.raises(PolymuxError, match=r"something other than polymux tables \(frames/mine"):
         StagedOutput(str(out))
     assert (out / "frames" / "mine.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("foreign", ["frames/notes.csv", "frames/date=2026-11-01/mine", "content"])
+def test_a_file_of_others_in_a_copy_of_tables_is_refused_before_the_run(
+    tmp_path: Path, foreign: str
+) -> None:
+    run(tmp_path / "tables", "a")
+    out = tmp_path / "copy"
+    shutil.copytree(tmp_path / "tables" / "_current", out)
+    run(out, "b")  # of tables alone, a copy can be replaced
+    shutil.rmtree(out)
+    shutil.copytree(tmp_path / "tables" / "_current", out)
+    (out / foreign).parent.mkdir(exist_ok=True)
+    (out / foreign).write_text("mine")
+    for start in (check_output, StagedOutput):
+        with pytest.raises(PolymuxError, match=rf"\({foreign}\); choose another"):
+            start(str(out))
+    assert (out / foreign).read_text() == "mine"
+
+
+def test_a_file_that_comes_to_a_copy_of_tables_during_the_run_stays(tmp_path: Path) -> None:
+    run(tmp_path / "tables", "a")
+    shutil.copytree(tmp_path / "tables" / "_current", tmp_path / "copy")
+    output = StagedOutput(str(tmp_path / "copy"))
+    write_tables(output, "b")
+    (tmp_path / "copy" / "frames" / "notes.csv").write_text("mine")
+    output.publish()
+    run(tmp_path / "copy", "c")
+    assert [path.read_text() for path in (tmp_path / "copy").rglob("notes.csv")] == ["mine"]
+    assert by_manifest(tmp_path / "copy") == by_folder(tmp_path / "copy") == rows_of("c")
+    assert not list((tmp_path / "copy").rglob("part-a.parquet"))
+
+
+def test_a_copy_that_followed_links_is_refused_before_the_run(tmp_path: Path) -> None:
+    run(tmp_path / "tables", "a")
+    shutil.copytree(tmp_path / "tables", tmp_path / "copy")
+    with pytest.raises(PolymuxError, match="_current in it is no link"):
+        check_output(str(tmp_path / "copy"))
+    assert by_manifest(tmp_path / "copy") == rows_of("a")
 
 
 def test_a_lake_is_refused_because_its_tables_would_be_replaced(tmp_path: Path) -> None:

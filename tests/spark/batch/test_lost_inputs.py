@@ -38,6 +38,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("material")
     record([folder / f"{n}.pcapng" for n in range(3)], conversations(60, 6), seed=1)
     record([folder / "other.pcapng"], conversations(90, 6))
+    record([folder / "longer.pcapng"], conversations(91, 40))
     return folder
 
 
@@ -112,6 +113,38 @@ def test_a_capture_lost_before_the_index_fails_the_task_and_is_named(
     with pytest.raises(LostInput, match=r"1\.pcapng"):
         list(map(run, tasks))
     assert list((tmp_path / "staging").rglob("*.refs")) == []
+
+
+def replaced_by_a_longer_one(capture: Path, material: Path) -> None:
+    shutil.copy(material / "longer.pcapng", capture)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, replaced_by_a_longer_one])
+def test_a_capture_lost_between_cutting_and_indexing_fails_the_task_and_is_named(
+    fault: Callable[[Path, Path], None], captures: list[Path], material: Path, tmp_path: Path
+) -> None:
+    tasks = plan_index_tasks(find_inputs(captures), 1, 5_000)
+    assert len([span for spans in tasks for span in spans if "1.pcapng" in span.path]) > 1
+    (tmp_path / "staging").mkdir()
+    fault(captures[1], material)
+    run = index_task(str(tmp_path / "staging"), CaptureLimits())
+    with pytest.raises(LostInput, match=r"1\.pcapng"):
+        list(map(run, tasks))
+
+
+def test_a_capture_that_grows_between_cutting_and_indexing_is_indexed_as_far_as_it_was_cut(
+    captures: list[Path], tmp_path: Path
+) -> None:
+    tasks = plan_index_tasks(find_inputs(captures[:1]), 1, 5_000)
+    (tmp_path / "staging").mkdir()
+    with captures[0].open("ab") as file:
+        file.write(b"\0" * 5000)
+    totals = IndexTotals()
+    for spans in tasks:
+        totals.add(
+            IndexResult.unpack(index_task(str(tmp_path / "staging"), CaptureLimits())(spans))
+        )
+    assert totals.packets > 0
 
 
 def test_a_capture_that_grew_or_was_copied_once_more_is_the_same(

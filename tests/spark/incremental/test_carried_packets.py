@@ -92,6 +92,24 @@ def test_a_flow_cut_anywhere_and_carried_twice_has_the_same_sessions(
     assert sorted(found.values(), key=repr) == sorted(expected, key=repr)
 
 
+def test_connections_alive_at_once_in_a_capture_are_carried_as_they_are(tmp_path: Path) -> None:
+    one = build.talk(*[(n % 2, b"one%d" % n) for n in range(9)], close=False)
+    two = build.talk(*[(n % 2, b"two%d" % n) for n in range(9)], isn=(1 << 30, 3 << 30))
+    turns = [packet for pair in zip(one, two[: len(one)], strict=True) for packet in pair]
+    path = tmp_path / "a.pcapng"
+    path.write_bytes(
+        build.pcapng([build.Packet(START + n * 1000, turn.data) for n, turn in enumerate(turns)])
+    )
+    COPIES.clear()
+    rows = index_file(str(path)).rows
+    with UrlFilePool(CaptureLimits()) as files:
+        expected = [facts(session) for session in sessions_of(rows, files.reader)]
+    rows = carried(rows, tmp_path / "state", OpenRule({"default": START}))
+    with UrlFilePool(CaptureLimits(), copies=COPIES) as files:
+        assert [facts(session) for session in sessions_of(rows, files.reader)] == expected
+    assert len(expected) == 2
+
+
 def test_a_session_is_carried_until_it_has_ended_or_was_silent_for_long(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     path.write_bytes(build.pcapng(build.talk((0, b"open"), close=False)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -143,6 +145,26 @@ def test_a_directory_that_is_not_there_is_an_error_at_once_and_later(tmp_path: P
             folder, nothing_read, wait=steps((tmp_path / "inbox").rmdir),
             on_batch=lambda done: None, on_retry=lambda problem: None,
         )  # fmt: skip
+
+
+def test_a_directory_that_cannot_be_listed_for_a_moment_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.pcapng").write_bytes(b"x")
+    honest, told = os.scandir, []
+
+    def scandir(path: str) -> object:
+        monkeypatch.setattr(os, "scandir", honest)
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    append = Failing()
+    follow_into_lake(
+        GrowingFolder(str(tmp_path)), append, wait=lambda: False, available_now=True,
+        on_batch=lambda done: None, on_retry=lambda problem: told.append(str(problem)),
+    )  # fmt: skip
+    assert append.tried == 1
+    assert "Stale file handle" in "".join(told)
 
 
 class Failing:

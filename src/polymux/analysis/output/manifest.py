@@ -90,6 +90,11 @@ def table_files(out: Path | str, table: str, manifest: Manifest | None = None) -
     manifest = manifest or read_manifest(out)
     if manifest is not None:
         return manifest.files(table)
+    return directory_files(out, table)
+
+
+def directory_files(out: Path | str, table: str) -> list[Path]:
+    """Return the Parquet files in the folder of a table, sorted; no hidden or temporary ones."""
     root = Path(out, table)
     return sorted(
         path

@@ -1,30 +1,31 @@
 """How inputs are found: from the files, directories, globs and URLs a caller names to captures.
 
-`find_captures` looks at local paths and never fails; `find_inputs` also lists URLs, gives sizes
-and raises when a path names nothing.
+`find_captures` looks at local paths; `find_inputs` also lists URLs, gives sizes and raises when a
+path names nothing. A directory or file that cannot be looked at is an error in both.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from polymux.capture.io.atomic_write import PART_SUFFIX
+from polymux.capture.io.listing import cannot_be_listed, expand, files_below, mode_of
 from polymux.capture.io.paths import (
     INDEX_SUFFIX,
     AnyPaths,
     each_path,
-    expand,
     is_glob,
     is_url,
     local_path,
 )
 from polymux.capture.io.remote import filesystem
 from polymux.capture.io.sources import STDIN
-from polymux.core.errors import CaptureError, PolymuxError
+from polymux.core.errors import CaptureError, CaptureUnavailable, PolymuxError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
@@ -46,19 +47,20 @@ def find_captures(paths: AnyPaths) -> list[str]:
 
     Returns:
         Paths in the order given, sorted within a directory.
+
+    Raises:
+        CaptureUnavailable: A directory cannot be listed, or a file in it cannot be looked at.
     """
     found: dict[str, str] = {}
-    matches = [match for path in each_path(paths) for match in expand(path) or [path]]
-    for path in matches:
-        if path == STDIN or not os.path.isdir(path):
+    matches = [(path, given) for given in each_path(paths) for path in expand(given) or [given]]
+    for path, given in matches:
+        # Opening a path that was named itself reports the error, if there is one.
+        is_folder = os.path.isdir(path) if path == given else stat.S_ISDIR(mode_of(path))
+        if path == STDIN or not is_folder:
             found.setdefault(path if path == STDIN else os.path.realpath(path), path)
             continue
-        for folder, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                file = os.path.join(folder, name)
-                if is_capture_name(name) and os.path.isfile(file):
-                    found.setdefault(os.path.realpath(file), file)
+        for file in files_below(path, is_capture_name):
+            found.setdefault(os.path.realpath(file), file)
     return list(found.values())
 
 
@@ -84,6 +86,7 @@ def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
 
     Raises:
         CaptureError: A path names nothing, is neither a file nor a directory, or cannot be listed.
+            Of a directory or file that cannot be looked at, a CaptureUnavailable.
         PolymuxError: A path is standard input, which workers cannot read.
         MissingExtra: A URL is given and pyarrow is not installed.
     """
@@ -109,20 +112,23 @@ def _captures_below(path: str) -> Iterator[CaptureFile]:
     if is_url(path):
         yield from _remote_captures(path)
         return
-    if not os.path.exists(path):
+    mode = mode_of(path)
+    if not mode:
         matches = expand(path) if is_glob(path) else []
         if not matches:
             raise CaptureError("no such file or directory", path)
         for match in matches:
             yield from _captures_below(match)
         return
-    if not os.path.isdir(path) and not os.path.isfile(path):
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise CaptureError("is not a regular file; record a pipe to a file first", path)
     for file in find_captures([path]):
         try:
             found = os.stat(file)
         except FileNotFoundError:  # removed meanwhile
             continue
+        except OSError as problem:
+            raise cannot_be_listed(file, problem) from None
         yield CaptureFile(file, found.st_size, found.st_mtime_ns)
 
 
@@ -140,7 +146,7 @@ def _remote_captures(url: str) -> Iterator[CaptureFile]:
         below: list[FileInfo] = system.get_file_info(FileSelector(path, recursive=True))
     except (OSError, ValueError, RuntimeError) as problem:
         reason = str(problem).strip().splitlines()[0]
-        raise CaptureError(f"cannot be listed: {reason}", url) from None
+        raise CaptureUnavailable(f"cannot be listed: {reason}", url) from None
     for entry in sorted(below, key=lambda info: str(info.path)):
         if entry.type == FileType.File and is_capture_name(entry.base_name):
             child = _child_url(url, path, entry.path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 from collections.abc import Iterable
 from typing import IO
@@ -22,7 +21,7 @@ PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 INDEX_SUFFIX = ".idx"  # of the split index beside a capture
 
-_WILDCARDS = frozenset("*?[")
+WILDCARDS = frozenset("*?[")
 
 
 def one_path(path: AnyPath) -> str:
@@ -42,16 +41,7 @@ def each_path(paths: AnyPaths) -> list[str]:
 
 def is_glob(path: str) -> bool:
     """Whether `path` has wildcards and is not the literal name of a file."""
-    return bool(_WILDCARDS & set(path)) and not os.path.lexists(path)
-
-
-def expand(path: str) -> list[str]:
-    """The files and directories that a glob matches, sorted; `**` crosses directories.
-
-    A path without wildcards, or one that exists literally, is returned unchanged. The list is
-    empty if the glob matches nothing.
-    """
-    return sorted(glob.glob(path, recursive=True)) if is_glob(path) else [path]
+    return bool(WILDCARDS & set(path)) and not os.path.lexists(path)
 
 
 def is_url(path: str) -> bool:

@@ -35,7 +35,11 @@ _INTERFACE_BOUNDS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1
 
 
 def plan_ranges(
-    path: AnyPath, *, target: int = TARGET_RANGE_BYTES, limits: CaptureLimits | None = None
+    path: AnyPath,
+    *,
+    target: int = TARGET_RANGE_BYTES,
+    limits: CaptureLimits | None = None,
+    source: Source | None = None,
 ) -> list[FileRange]:
     """Divide a file into ranges of about `target` bytes; uses `FILE.idx` if it matches the file.
 
@@ -46,26 +50,28 @@ def plan_ranges(
         path: The capture.
         target: Bytes of a range, 256 MiB by default.
         limits: By default `CaptureLimits()`.
+        source: The capture, if it is open already; it is not closed.
     """
     path = one_path(path)
     limits = limits or CaptureLimits()
     if not os.path.isfile(path):
         return [FileRange()]
     try:
-        source = open_source(path, limits)
+        opened = source or open_source(path, limits)
     except CaptureError:
         return [FileRange()]
     try:
-        if isinstance(source, CompressedSource) or _size(source) <= target:
+        if isinstance(opened, CompressedSource) or _size(opened) <= target:
             return [FileRange()]
-        marks = _read_marks(path, source, limits) or [FileRange()]
+        marks = _read_marks(path, opened, limits) or [FileRange()]
         return _merge_marks(
-            _scan_marks(source, marks, min(MARK_INTERVAL_BYTES, target), limits), target
+            _scan_marks(opened, marks, min(MARK_INTERVAL_BYTES, target), limits), target
         )
     except CaptureError:
         return [FileRange()]
     finally:
-        source.close()
+        if source is None:
+            opened.close()
 
 
 def write_index(

@@ -127,35 +127,61 @@ class FilePositions:
         return max((min(side) for side in sides if side), default=0)
 
 
+class Group:
+    """Files that can hold the same connections, added by their first packets."""
+
+    def __init__(self, file: FilePositions) -> None:
+        self.files: list[FilePositions] = []
+        self._recordings: set[str] = set()
+        self._reaching: list[FilePositions] = []  # files with packets as late as the last look
+        self.add(file)
+
+    def add(self, file: FilePositions) -> None:
+        self.files.append(file)
+        self._reaching.append(file)
+        if file.recording:
+            self._recordings.add(file.recording)
+
+    def has_recording_of(self, file: FilePositions) -> bool:
+        """Whether a file of the same recording is here."""
+        return file.recording in self._recordings
+
+    def distance(self, file: FilePositions) -> int | None:
+        """The distance of the nearest file with packets of the same time, or of the last file.
+
+        None if there is one of the same time, and it is too far. A file that ends before this one
+        begins is not looked at again: those that are added later begin later.
+        """
+        self._reaching = [other for other in self._reaching if other.last_at >= file.first_at]
+        compared = self._reaching or self.files[-1:]
+        distance = min(other.distance(file) for other in compared)
+        return None if self._reaching and distance > MAX_DISTANCE else distance
+
+
 def group_rows(rows: Sequence[FlowRefs]) -> list[list[FlowRefs]]:
     """The rows of a flow in groups of files that can hold the same connections; mostly one."""
     files: dict[str, FilePositions] = {}
     for row in rows:
         files.setdefault(row.file, FilePositions(row.file)).add(row)
-    groups: list[list[FilePositions]] = []
+    groups: list[Group] = []
     for file in sorted(files.values(), key=lambda file: (file.first_at, file.file)):
         group = _group_of(file, groups)
         if group is None:
-            groups.append([file])
+            groups.append(Group(file))
         else:
-            group.append(file)
-    return [[row for file in group for row in file.rows] for group in groups]
+            group.add(file)
+    return [[row for file in group.files for row in file.rows] for group in groups]
 
 
-def _group_of(
-    file: FilePositions, groups: Iterable[list[FilePositions]]
-) -> list[FilePositions] | None:
+def _group_of(file: FilePositions, groups: Iterable[Group]) -> Group | None:
     """The group that a file joins; None if it has packets of the time of all, far from theirs."""
-    best: list[FilePositions] | None = None
+    best: Group | None = None
     nearest = -1
     for group in groups:
-        if file.recording and any(file.recording == other.recording for other in group):
+        if group.has_recording_of(file):
             return group
-        overlapping = [other for other in group if other.overlaps(file)]
-        distance = min(other.distance(file) for other in overlapping or group[-1:])
-        if overlapping and distance > MAX_DISTANCE:
-            continue
-        if nearest < 0 or distance < nearest:
+        distance = group.distance(file)
+        if distance is not None and (nearest < 0 or distance < nearest):
             best, nearest = group, distance
     return best
 

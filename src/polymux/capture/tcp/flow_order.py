@@ -61,6 +61,11 @@ MIN_MERGE_KEY: Final[i64] = -0x4000000000000000  # before every timestamp
 MAX_KEY_SHIFT: Final[i64] = 0x1FFFFFFFFFFFFFFF
 # Packets with the same timestamp that are remembered, beside the first, to detect duplicates.
 MAX_REMEMBERED_PACKETS: Final[i64] = 64
+# Bytes between two positions of one connection at about the same time are fewer than this.
+MAX_POSITION_DISTANCE: Final[i64] = 67108864
+MAX_SYN_DISTANCE: Final[i64] = 65536  # the same of a SYN
+# Connections of one flow that are watched for bytes of an earlier one: those that began last.
+MAX_RIVALS: Final[i64] = 4
 # After a session has ended, bytes further than this from its end belong to another session.
 NEW_SESSION_DISTANCE: Final[i64] = 1048576
 
@@ -157,10 +162,16 @@ class RecordedFiles:
 class FlowOrder:
     """The references of one flow in capture order, divided into sessions.
 
-    Call `add_file` for each file, then `arrange` once.
+    Call `add_file` for each file, then `arrange` once. With `lanes`, one for each block, only the
+    packets of `lane` are arranged (`conversations`).
     """
 
-    def __init__(self, spool: SpoolFactory | None = None) -> None:
+    def __init__(
+        self, spool: SpoolFactory | None = None, lanes: list[bytes] | None = None, lane: i64 = -1
+    ) -> None:
+        self.lanes: list[bytes] = lanes if lanes is not None else []
+        self.lane: i64 = lane
+        self.mixed: bool = False  # connections that are alive at once: see `ConnectionSplitter`
         self.ref_blocks: list[RefBlock] = []
         self.window_cache: RefWindowCache = RefWindowCache()
         self.cursors: list[FileCursor] = []
@@ -263,7 +274,7 @@ class FlowOrder:
                 timestamp, captured * 2 + block.direction, seq_ack, header & SAME_PACKET_MASK
             ):
                 self.duplicate_packets += 1
-            else:
+            elif self.lane < 0 or self.is_in_lane(block.index, record):
                 # Start a session, here or at an earlier SYN that this packet confirms.
                 size = captured + (header >> 32)
                 start = splitter.session_start(
@@ -286,8 +297,14 @@ class FlowOrder:
                 active.remove(cursor)
                 self.start_following(cursor, active)
         order.finish()
+        self.mixed = splitter.mixed
         for session in outdated:
             self.prescans[session] = self.prescan_session(session)
+
+    def is_in_lane(self, block: i64, record: i64) -> bool:
+        """Whether a packet is in the lane that is arranged."""
+        lane: i64 = self.lanes[block][record]
+        return lane == self.lane
 
     def start_following(self, ended: FileCursor, active: list[FileCursor]) -> None:
         """Add the files that follow `ended` in its recording to those being merged."""
@@ -402,11 +419,17 @@ class ConnectionSplitter:
     A SYN with another initial sequence number does: immediately if the session before has ended,
     otherwise only once a packet confirms it by an acknowledgement or by payload that follows it. A
     stray SYN therefore does not end a session.
+
+    From the first SYN on that comes before the session has ended, `rivals` watches whether both
+    connections go on, so that they cannot be divided by a SYN at all; `mixed` is set then.
     """
 
     def __init__(self) -> None:
         self.is_open: bool = False
-        self.mid_session: bool = False  # no end, no pending SYN: payload cannot start a session
+        # No end, no pending SYN, no rivals: payload cannot start a session.
+        self.mid_session: bool = False
+        self.mixed: bool = False
+        self.rivals: RivalConnections | None = None
         self.isn: vec[i64] = vec[i64]([-1, -1])
         self.first_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number of a side's first byte
         self.end_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number after its last segment
@@ -431,6 +454,9 @@ class ConnectionSplitter:
             self.end_seq[side] = (seq + size) & LOW32
             return NO_SESSION_START
         ack = seq_ack & LOW32
+        rivals = self.rivals
+        if rivals is not None and rivals.add(flags, seq, ack, side, size):
+            self.mixed = True
         found = NO_SESSION_START
         over = self.ended[0] + self.ended[1] == 2
         if self.pending_isn >= 0 and self.confirms_pending_syn(flags, seq, ack, side, size):
@@ -452,11 +478,22 @@ class ConnectionSplitter:
                 self.pending_isn = seq
                 self.pending_side = side
                 self.pending_index = index
+                if self.rivals is None:
+                    self.watch_rivals(flags, seq, ack, side)
         self.update(flags, seq, ack, side, size)
         self.mid_session = (
-            self.is_open and self.pending_isn < 0 and self.ended[0] + self.ended[1] == 0
+            self.is_open
+            and self.pending_isn < 0
+            and self.ended[0] + self.ended[1] == 0
+            and self.rivals is None
         )
         return found
+
+    def watch_rivals(self, flags: i64, seq: i64, ack: i64, side: i64) -> None:
+        """Watch whether the current session goes on beside the connection that a SYN begins."""
+        rivals = RivalConnections(self.end_seq[0], self.end_seq[1])
+        rivals.add(flags, seq, ack, side, 0)
+        self.rivals = rivals
 
     def reset(self) -> None:
         """Start a new session."""
@@ -516,6 +553,78 @@ class ConnectionSplitter:
             self.ended[1] = 1
         elif flags & FIN != 0:
             self.ended[side] = 1
+
+
+class RivalConnections:
+    """Where the connections of one flow are, once one has begun before another had ended.
+
+    A host that uses a port again knows of one connection only: what it sends is of the one that
+    began last. Bytes or a FIN of an earlier one, far from the position of every later one, prove
+    that both are alive, once the later one was answered.
+    """
+
+    def __init__(self, forward: i64, backward: i64) -> None:
+        self.count: i64 = 1  # the first is the connection that had not ended
+        self.answered: i64 = 0  # the last one of which more was seen than SYNs of one side
+        # Of the last `MAX_RIVALS`: the sequence number after the last packet of each side, -1 if
+        # unknown; and the side that sent the first packet.
+        self.end_seq: vec[i64] = vec[i64]([-1] * (2 * MAX_RIVALS))
+        self.first_side: vec[i64] = vec[i64]([-1] * MAX_RIVALS)
+        self.end_seq[0] = forward
+        self.end_seq[1] = backward
+
+    def add(self, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> bool:
+        """Go on with a packet; return whether it proves that two connections are alive."""
+        if flags & RST != 0:
+            return False
+        number = self.connection_of(flags, seq, ack, side)
+        if number < 0:
+            if flags & SYN == 0:
+                return False
+            number = self.count
+            self.count += 1
+            self.first_side[number % MAX_RIVALS] = side
+            place = number % MAX_RIVALS * 2
+            self.end_seq[place] = -1
+            self.end_seq[place + 1] = -1
+        self.move(number % MAX_RIVALS * 2, flags, seq, ack, side, size)
+        if number > self.answered and (size > 0 or side != self.first_side[number % MAX_RIVALS]):
+            self.answered = number
+        return number < self.answered and (size > 0 or flags & FIN != 0)
+
+    def connection_of(self, flags: i64, seq: i64, ack: i64, side: i64) -> i64:
+        """The last connection that is near to a packet in both directions; -1 if none is."""
+        limit: i64 = MAX_POSITION_DISTANCE
+        if flags & SYN != 0:
+            limit = MAX_SYN_DISTANCE
+        number = self.count - 1
+        while number >= 0 and number >= self.count - MAX_RIVALS:
+            place = number % MAX_RIVALS * 2
+            there, answers = self.end_seq[place + side], self.end_seq[place + 1 - side]
+            ack_known = flags & ACK != 0 and answers >= 0
+            if (
+                (there >= 0 or ack_known)
+                and (there < 0 or is_near(seq, there, limit))
+                and (not ack_known or is_near(ack, answers, limit))
+            ):
+                return number
+            number -= 1
+        return -1
+
+    def move(self, place: i64, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> None:
+        """Note where a connection is after a packet."""
+        end = seq + size
+        if flags & SYN != 0:
+            end += 1
+        self.end_seq[place + side] = end & LOW32
+        if flags & ACK != 0 and seq_after(ack, self.end_seq[place + 1 - side]):
+            self.end_seq[place + 1 - side] = ack
+
+
+def is_near(seq: i64, position: i64, limit: i64) -> bool:
+    """Whether two sequence numbers, which wrap around, are at most `limit` bytes apart."""
+    away = (seq - position) & LOW32
+    return away <= limit or away >= 0x100000000 - limit
 
 
 def follows_syn(isn: i64, seq: i64) -> bool:

@@ -25,6 +25,7 @@ from polymux.capture.packets.flows import (
 from polymux.capture.packets.indexer import FlowRefs
 from polymux.capture.packets.packet_refs import REF_BYTES
 from polymux.capture.pcapng.comments import read_hint
+from polymux.capture.tcp.conversations import lane_numbers, lanes_of
 from polymux.capture.tcp.file_groups import group_rows
 from polymux.capture.tcp.flow_order import FlowOrder, SessionPrescan, SpoolFactory, StoredRefs
 from polymux.capture.tcp.reassembly import FINISHED, GAP, PAYLOAD, Reassembler, TcpEvents
@@ -42,6 +43,10 @@ MAX_REMOTE_COMPARISONS = 64
 KEPT_APART = (
     "other captures have a different connection with these addresses at the same time, and were "
     "kept apart; name their sensors with --sensor-from"
+)
+TOLD_APART = (
+    "another connection has these addresses at the same time in the same capture, and was told "
+    "apart by its sequence numbers; give the captures of each host alone, with --sensor-from"
 )
 _NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")  # of the other direction, without packets
 
@@ -394,17 +399,16 @@ def sessions_of(
         CaptureError: A file cannot be opened.
     """
     rows = list(rows)
-    if _are_of_one_file(rows):
-        return _sessions_of_group(rows, open_reader, limits, ports, spool, read_ahead)
-    groups = group_rows(rows)
-    found = [
-        (number, session)
-        for number, group in enumerate(groups)
-        for session in _sessions_of_group(group, open_reader, limits, ports, spool, read_ahead)
-    ]
+    groups = [rows] if _are_of_one_file(rows) else group_rows(rows)
+    found: list[tuple[int, TcpSession]] = []
+    for number, group in enumerate(groups):
+        lanes = _sessions_by_lane(group, open_reader, limits, ports, spool, read_ahead)
+        sessions = _by_start(lanes)
+        _note_overlapping(sessions, TOLD_APART)
+        found += [(number, session) for _, session in sessions]
     if len(groups) > 1:
-        found.sort(key=lambda numbered: numbered[1].started_at)
-        _note_kept_apart(found)
+        found.sort(key=_started_at)
+        _note_overlapping(found, KEPT_APART)
     return [session for _, session in found]
 
 
@@ -418,10 +422,22 @@ def consume_sessions(sessions: list[TcpSession]) -> Iterator[TcpSession]:
         yield sessions.pop()
 
 
-def _note_kept_apart(sessions: list[tuple[int, TcpSession]]) -> None:
-    """Note it for the sessions that have others at the same time, of another group of files.
+def _started_at(numbered: tuple[int, TcpSession]) -> int:
+    return numbered[1].started_at
 
-    They are given by their start, each with the number of its group.
+
+def _by_start(lanes: list[list[TcpSession]]) -> list[tuple[int, TcpSession]]:
+    """The sessions of all lanes by their start, each with the number of its lane."""
+    found = [(number, session) for number, lane in enumerate(lanes) for session in lane]
+    if len(lanes) > 1:  # otherwise they are in the order of capture
+        found.sort(key=_started_at)
+    return found
+
+
+def _note_overlapping(sessions: list[tuple[int, TcpSession]], note: str) -> None:
+    """Note it for the sessions that have others at the same time, of another number.
+
+    They are given by their start, each with the number of its group of files, or of its lane.
     """
     apart: set[int] = set()
     latest: dict[int, int] = {}  # of each group, the session that ends last so far
@@ -434,60 +450,79 @@ def _note_kept_apart(sessions: list[tuple[int, TcpSession]]) -> None:
             latest[group] = n
     for n in apart:
         session = sessions[n][1]
-        session.note = _append_note(session.note, KEPT_APART)
+        session.note = _append_note(session.note, note)
 
 
 def _are_of_one_file(rows: list[FlowRefs]) -> bool:
     return all(row.file == rows[0].file for row in rows)
 
 
-def _sessions_of_group(
+class _GroupFiles:
+    """The files of one group, as `FlowOrder` takes them; `blocks` are rows without references."""
+
+    def __init__(self, rows: Iterable[FlowRefs]) -> None:
+        self.flow = b""
+        self.names: list[str] = []
+        self.blocks: list[FlowRefs] = []
+        self._ranges: list[list[tuple[StoredRefs, StoredRefs]]] = []  # of each file
+        self._places: list[tuple[str, int]] = []  # of each file, in a recording
+        by_start: dict[tuple[str, int], list[FlowRefs]] = {}
+        for row in rows:
+            self.flow, direction, file, start = row[:4]
+            if (file, start) not in by_start:
+                by_start[file, start] = [_NO_REFS, _NO_REFS]
+            by_start[file, start][direction] = row
+        for file, start in sorted(by_start):
+            forward, backward = by_start[file, start]
+            if not self.names or file != self.names[-1]:
+                self.names.append(file)
+                self._ranges.append([])
+                first = forward if forward.packets else backward
+                self._places.append((first.recording, first.file_number))
+            self._ranges[-1].append((_stored(forward), _stored(backward)))
+            self.blocks += (forward._replace(refs=b""), backward._replace(refs=b""))
+
+    def arranged(
+        self, spool: SpoolFactory | None, lanes: list[bytes] | None = None, lane: int = -1
+    ) -> FlowOrder:
+        """The packets of all files in order, or of one lane of them."""
+        order = FlowOrder(spool, lanes, lane)
+        for ranges, (recording, number) in zip(self._ranges, self._places, strict=True):
+            order.add_file(ranges, recording, number)
+        order.arrange()
+        return order
+
+
+def _sessions_by_lane(
     rows: Iterable[FlowRefs],
     open_reader: Callable[[str], ReadAt],
     limits: CaptureLimits | None,
     ports: Iterable[int],
     spool: SpoolFactory | None,
     read_ahead: ReadAhead | None,
-) -> list[TcpSession]:
-    """The sessions of files that can hold the same connections."""
-    ranges_by_start: dict[tuple[str, int], list[FlowRefs]] = {}
-    flow = b""
-    for row in rows:
-        flow, direction, file, start = row[:4]
-        if (file, start) not in ranges_by_start:
-            ranges_by_start[file, start] = [_NO_REFS, _NO_REFS]
-        ranges_by_start[file, start][direction] = row
-    order = FlowOrder(spool)
-    blocks: list[FlowRefs] = []
-    files: list[str] = []
-    ranges: list[tuple[StoredRefs, StoredRefs]] = []
-    place = ("", 0)
-    for file, start in sorted(ranges_by_start):
-        if files and file != files[-1]:
-            order.add_file(ranges, *place)
-            ranges = []
-        forward, backward = ranges_by_start[file, start]
-        if not ranges:
-            files.append(file)
-            first = forward if forward.packets else backward
-            place = first.recording, first.file_number
-        ranges.append((_stored(forward), _stored(backward)))
-        blocks += (forward._replace(refs=b""), backward._replace(refs=b""))
-    if ranges:
-        order.add_file(ranges, *place)
-    order.arrange()
-    readers = [open_reader(file) for file in files]
-    limits = limits or CaptureLimits()
+) -> list[list[TcpSession]]:
+    """The sessions of files that can hold the same connections, by lane; mostly there is one."""
+    files = _GroupFiles(rows)
+    order = files.arranged(spool)
+    lanes = lanes_of(order) if order.mixed else []
+    orders = [files.arranged(spool, lanes, number) for number in lane_numbers(lanes)] or [order]
+    readers = [open_reader(file) for file in files.names]
+    checked = limits or CaptureLimits()
     listening = frozenset(ports)
-    prescans = order.take_prescans()
-    prescans.reverse()
-    return [
-        TcpSession(
-            flow, order, prescans.pop(), begin, files, blocks, readers, limits, listening,
-            read_ahead,
-        )
-        for begin in order.session_starts
-    ]  # fmt: skip
+    lanes_found: list[list[TcpSession]] = []
+    for arranged in orders:
+        prescans = arranged.take_prescans()
+        prescans.reverse()
+        lanes_found.append(
+            [
+                TcpSession(
+                    files.flow, arranged, prescans.pop(), begin, files.names, files.blocks,
+                    readers, checked, listening, read_ahead,
+                )
+                for begin in arranged.session_starts
+            ]
+        )  # fmt: skip
+    return lanes_found
 
 
 def capture_of(file: str) -> str:

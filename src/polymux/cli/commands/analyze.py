@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_UNREADABLE, fail_on_exit_code
 from polymux.cli.support.output import console as standard_output
 from polymux.cli.support.output import format_value, plural, warn
+from polymux.core.errors import PolymuxError
 from polymux.text.units import MIB, size_text
 
 if TYPE_CHECKING:
@@ -182,17 +183,23 @@ def analyze(
                 sensors=sensors,
             )  # fmt: skip
         return
-    size = sum(file.size for file in find_inputs(captures))
-    if not choice.is_lake:
-        check_output(out)
     with_report = with_report and not choice.is_lake
-    with started(start) as (spark, on_stage):
-        mention_report(captures, size, with_report)
-        done = run_analysis(spark, captures, on_stage)
+    with tables_named(out, choice.is_lake):
+        size = sum(file.size for file in find_inputs(captures))
+        if not choice.is_lake:
+            check_output(out)
+        with started(start) as (spark, on_stage):
+            mention_report(captures, size, with_report)
+            done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
-    code = EXIT_UNREADABLE if done.unread else 0
-    context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
+    context.exit(exit_code_of(done, fail_on))
+
+
+def exit_code_of(done: Analysis, fail_on: str | None) -> int:
+    """Return the exit code for tables that were published: 0 only if nothing is missing in them."""
+    code = EXIT_UNREADABLE if done.unread or not done.conserved else 0
+    return fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code)
 
 
 def parse_selection(
@@ -224,6 +231,38 @@ def started(
         with console.status("starting Spark") if console.is_terminal else nullcontext():
             spark = stack.enter_context(start())
         yield spark, stack.enter_context(stage_progress(spark, console))
+
+
+@contextmanager
+def tables_named(out: str, is_lake: bool) -> Iterator[None]:
+    """If the block fails, say which tables are in `out`: the exit code does not.
+
+    Says nothing where there are none, nor of a lake, whose versions are numbered.
+    """
+    before = None if is_lake else published_run(out)
+    try:
+        yield
+    except Exception:
+        after = None if is_lake else published_run(out)
+        if after is not None and after == before:
+            warn(f"nothing was published: the tables in {out} are those of before")
+        elif after is not None:
+            warn(f"the tables in {out} are those of this run")
+        raise
+
+
+def published_run(out: str) -> str | None:
+    """Return the run whose tables are in a directory, "" if they do not say; None without any."""
+    from polymux.analysis.output.manifest import read_manifest
+    from polymux.capture.io.paths import local_path
+
+    with suppress(PolymuxError):
+        path = local_path(out)
+        manifest = read_manifest(path)
+        if manifest is not None:
+            return manifest.run if manifest.tables else None
+        return "" if Path(path, "sessions").is_dir() else None
+    return None
 
 
 def watched_directory(captures: Sequence[str], fail_on: str | None) -> str:
@@ -318,6 +357,8 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if analysis.conserved:
         out.print("conservation: every byte of every session is accounted for")
+    if not analysis.conserved:
+        warn("the tables are incomplete: this is a bug in polymux, please report it")
     if total.unbalanced_count:
         names = ", ".join(total.unbalanced[:3])
         sessions = plural(total.unbalanced_count, "session")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from polymux.capture.io.paths import expand
+from polymux.capture.io.listing import expand
 from polymux.cli.support.capture_walk import total_file_size
 from polymux.cli.support.exit_codes import EXIT_UNREADABLE
 from polymux.cli.support.output import format_value, plural, warn

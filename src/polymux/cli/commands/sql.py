@@ -94,7 +94,8 @@ def sql(
 
 def split_query(request: CaptureRequest) -> tuple[CaptureRequest, str]:
     """Take the query, the last argument if it has spaces and names no file, from the files."""
-    from polymux.capture.io.paths import expand, is_glob
+    from polymux.capture.io.listing import expand
+    from polymux.capture.io.paths import is_glob
 
     *files, last = request.files
     if len(last.split()) < 2 or os.path.exists(last) or (is_glob(last) and expand(last)):

@@ -14,8 +14,10 @@ killed at whatever moment, the links lead to one complete run.
 
 On a file system without symbolic links the tables are real folders. The files of the new run are
 moved there, then `manifest.json` is replaced, which is the step that counts, and the files that the
-former manifest named are removed. A reader that follows the manifest sees one run at any moment;
-one that reads a folder as a whole may see the files of both runs in between.
+former manifest named are removed. Where there was none, one is written first that names the files
+that are there: without a manifest, readers take all of a folder. A reader that follows the manifest
+sees one run at any moment; one that reads a folder as a whole may see the files of both runs in
+between.
 
 Nothing is removed before a newer run is in place, and nothing that no run wrote is ever removed.
 """
@@ -27,15 +29,19 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from pyarrow import ArrowInvalid
+from pyarrow.parquet import read_metadata
 
 from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.output.manifest import (
     MANIFEST_NAME,
     Manifest,
     TableFile,
+    directory_files,
     read_manifest,
 )
 from polymux.analysis.output.parquet import make_table_folder
@@ -50,6 +56,7 @@ from polymux.spark.lake.store import LAKE_FOLDER
 RUNS_FOLDER = "_runs"
 CURRENT_LINK = "_current"
 STAGING_FOLDER = "_staging"
+FORMER_FOLDER = "former"  # in `_runs`: real folders of tables that links have replaced
 MAX_SIBLINGS = 1000  # outputs beside this one whose leftovers are looked for
 _RUN_NAME = re.compile(r"[0-9a-f]{32}")
 # Files that a run writes; a folder with any other file is not one of tables.
@@ -209,14 +216,14 @@ class StagedOutput:
         if path.is_symlink() and os.readlink(path) == target:
             return
         if path.is_dir() and not path.is_symlink():
-            former = self.final / RUNS_FOLDER / "former"
+            former = self.final / RUNS_FOLDER / FORMER_FOLDER
             former.mkdir(exist_ok=True)
             os.rename(path, former / f"{path.name}-{self.run}")
         replace_by_link(path, target)
 
     def _publish_by_manifest(self, manifest: Manifest) -> None:
         """Publish by moving the files and replacing the manifest, without symbolic links."""
-        former = read_manifest(self.final)
+        former = self._former_manifest()
         for files in manifest.tables.values():
             for file in files:
                 make_table_folder((self.final / file.path).parent, _table_of(file.path))
@@ -225,16 +232,29 @@ class StagedOutput:
         sync_directory(str(self.final / MANIFEST_NAME))
         named = {file.path for files in manifest.tables.values() for file in files}
         for table in TABLES:
-            known = {file.path for file in former.tables.get(table, ())} if former else set()
+            known = {file.path for file in former.tables.get(table, ())}
             for path in (self.final / table).rglob("*.parquet"):
                 name = path.relative_to(self.final).as_posix()
                 if name not in named and (name in known or _OWN_FILE.fullmatch(path.name)):
                     path.unlink(missing_ok=True)
 
+    def _former_manifest(self) -> Manifest:
+        """Return the manifest of the tables that are there; write one if there is none."""
+        with suppress(UnreadableInput):
+            former = read_manifest(self.final)
+            if former is not None:
+                return former
+        present = Manifest("", {table: _present_files(self.final, table) for table in TABLES})
+        write_atomically(self.final / MANIFEST_NAME, present.encode())
+        sync_directory(str(self.final / MANIFEST_NAME))
+        return present
+
     def _clear_older_runs(self) -> None:
         """Remove the files of all other runs, now that this one is in place."""
         for path in _entries(self.final / RUNS_FOLDER):
-            if path.name == "former" or (_RUN_NAME.fullmatch(path.name) and path.name != self.run):
+            if path.name == FORMER_FOLDER:
+                _remove_own(path)
+            elif _RUN_NAME.fullmatch(path.name) and path.name != self.run:
                 shutil.rmtree(path, ignore_errors=True)
         for path in _entries(self.final):
             if _OWN_NAME.fullmatch(path.name) and _TEMPORARY.fullmatch(path.name):
@@ -313,7 +333,20 @@ def _check_content(final: Path, out: str) -> None:
             f"{out}: is a lake, whose tables this run would replace: add captures to it with "
             "--append (append=True), or choose another directory"
         )
-    if not names or (final / CURRENT_LINK).is_symlink():
+    current = final / CURRENT_LINK
+    if current.exists() and not current.is_symlink():
+        raise PolymuxError(
+            f"{out}: {CURRENT_LINK} in it is no link, as in a copy that has followed links: the "
+            "tables could not be replaced; choose another directory, or remove it"
+        )
+    foreign = next((path for table in TABLES for path in _foreign_files(final / table)), None)
+    if foreign is not None:
+        raise PolymuxError(
+            f"{out}: holds something other than polymux tables "
+            f"({foreign.relative_to(final).as_posix()}); choose another directory, or move that "
+            "out of it"
+        )
+    if not names or current.is_symlink():
         return
     try:
         if read_manifest(final) is not None:
@@ -324,13 +357,47 @@ def _check_content(final: Path, out: str) -> None:
         return  # a first run that was killed
     if not (final / "sessions").is_dir():
         raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
-    for table in TABLES:
-        for path in _entries(final / table):
-            if not (_OWN_FILE.fullmatch(path.name) or _PARTITION.fullmatch(path.name)):
-                raise PolymuxError(
-                    f"{out}: holds something other than polymux tables ({table}/{path.name}); "
-                    "choose another"
-                )
+
+
+def _foreign_files(table: Path) -> Iterator[Path]:
+    """Yield what is in a real folder of a table, or in its place, and was written by no run."""
+    if table.is_symlink():
+        return
+    if table.exists() and not table.is_dir():
+        yield table
+    for path in _entries(table):
+        if path.is_dir() and not path.is_symlink() and _PARTITION.fullmatch(path.name):
+            yield from _foreign_files(path)
+        elif path.is_dir() or not _OWN_FILE.fullmatch(path.name):
+            yield path
+
+
+def _present_files(final: Path, table: str) -> list[TableFile]:
+    """Return the files of a table in a directory without a manifest."""
+    return [
+        TableFile(path.relative_to(final).as_posix(), path.stat().st_size, _rows_in(path))
+        for path in directory_files(final, table)
+    ]
+
+
+def _rows_in(path: Path) -> int:
+    """Return the rows of a Parquet file; 0 if it is none."""
+    try:
+        return int(read_metadata(path).num_rows)
+    except (OSError, ArrowInvalid):
+        return 0
+
+
+def _remove_own(folder: Path) -> None:
+    """Remove the files below a directory that runs wrote, and the directories that are then empty.
+
+    A file that someone has put there since the run began stays.
+    """
+    for parent, _, names in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            for name in filter(_OWN_FILE.fullmatch, names):
+                os.unlink(os.path.join(parent, name))
+            os.rmdir(parent)
 
 
 def replace_by_link(path: Path, target: str) -> None:

@@ -5,6 +5,9 @@ every task fetched or decompressed the captures again, the work would grow with 
 index task reads such a capture from front to back anyway; it writes what it has read beside the
 references, and the analyze tasks map that copy. A capture is so read from its store once, whatever
 the number of tasks.
+
+References and tables are written to the same disk, and a run fails without room for them, but not
+without copies. So copies leave half of what was free when the run began (`room_to_leave`).
 """
 
 from __future__ import annotations
@@ -16,17 +19,27 @@ from contextlib import suppress
 from pathlib import Path
 
 COPY_SUFFIX = ".copy"
-MIN_FREE_BYTES = 256 << 20  # of the disk of the copies; it is not filled further than that
+MIN_FREE_BYTES = 256 << 20  # of the disk of the copies; it is never filled further than that
+
+
+def room_to_leave(folder: str) -> int:
+    """Return how many bytes of the disk of `folder` copies must leave free: half of what is now.
+
+    Called by the driver as the index begins. All copies of the run share the other half, with the
+    references that are written meanwhile.
+    """
+    return max(MIN_FREE_BYTES, shutil.disk_usage(folder).free // 2)
 
 
 class CaptureCopy:
     """The copy of one capture, written in the order of its offsets; its name is `name`.
 
-    If the disk is full, or nearly, the copy is given up and removed, `name` is "", and tasks read
-    the capture itself.
+    If fewer than `leave` bytes of the disk are free, the copy is given up and removed, `name` is
+    "", and tasks read the capture itself.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, leave: int = MIN_FREE_BYTES) -> None:
+        self._leave = leave
         self.name = uuid.uuid4().hex + COPY_SUFFIX
         folder.mkdir(exist_ok=True)
         self._path = folder / self.name
@@ -39,7 +52,7 @@ class CaptureCopy:
         if not self.name or not new:
             return
         try:
-            if offset > self._written or shutil.disk_usage(self._path).free < MIN_FREE_BYTES:
+            if offset > self._written or shutil.disk_usage(self._path).free < self._leave:
                 self.discard()
                 return
             while new:

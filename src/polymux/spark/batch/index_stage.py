@@ -41,7 +41,7 @@ from polymux.capture.packets.file_summary import UNREADABLE
 from polymux.capture.packets.flows import FlowName, flow_name
 from polymux.core.errors import CaptureError, CaptureUnavailable
 from polymux.core.urls import without_credentials
-from polymux.spark.batch.capture_copies import CaptureCopy
+from polymux.spark.batch.capture_copies import CaptureCopy, room_to_leave
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
     MAX_REPORTED_BUCKETS,
@@ -67,19 +67,33 @@ SPLIT_TOLERANCE = 1.25  # a file up to this factor larger than the target is not
 @dataclass(frozen=True)
 class IndexSpan:
     """A range of one file, for one task to index. `listed_bytes` is the size of the file when it
-    was found, 0 if that is not known. Of `flows`, if given, only these are kept (`flow_name`)."""
+    was found, 0 if that is not known; `identity` what it was when it was cut (`FileIdentity`), ""
+    if it was not. Of `flows`, if given, only these are kept (`flow_name`)."""
 
     path: str
     file_range: FileRange
     listed_bytes: int = 0
     flows: frozenset[FlowName] | None = None
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class CutFile:
+    """The ranges of a large file, and the identity of the file that they are of; "" if it could not
+    be read."""
+
+    ranges: list[FileRange]
+    identity: str = ""
+
+
+Cut = Callable[[Sequence[str], int], dict[str, CutFile]]
 
 
 def plan_index_tasks(
     captures: Sequence[CaptureFile],
     cores: int,
     target_bytes: int = 0,
-    cut: Callable[[Sequence[str], int], dict[str, list[FileRange]]] | None = None,
+    cut: Cut | None = None,
 ) -> list[list[IndexSpan]]:
     """Group file ranges into index tasks of about equal size.
 
@@ -90,7 +104,7 @@ def plan_index_tasks(
         captures: The files and their sizes.
         cores: The number of tasks that run at a time.
         target_bytes: Target size of a task; 0 chooses one that keeps every core busy.
-        cut: Called with the paths of large files and the target size; returns the ranges of each.
+        cut: Called with the paths of large files and the target size; returns each of them cut.
             None reads the files in this process.
     """
     target = target_bytes or max(MIN_TASK_BYTES, even_task_size(total_bytes(captures), cores))
@@ -99,38 +113,57 @@ def plan_index_tasks(
         for capture in captures
         if not is_url(capture.path) and capture.size > target * SPLIT_TOLERANCE
     ]
-    ranges = (cut or cut_files)(large, target) if large else {}
+    pieces = (cut or cut_files)(large, target) if large else {}
     tasks: list[list[IndexSpan]] = []
     room = 0
     for capture in captures:
-        for piece in ranges.get(capture.path) or [FileRange()]:
+        whole = pieces.get(capture.path, CutFile([FileRange()]))
+        for piece in whole.ranges:
             size = (piece.end if piece.end >= 0 else capture.size) - piece.start
             if not tasks or size > 2 * room:  # less than half of it fits
                 tasks.append([])
                 room = target
-            tasks[-1].append(IndexSpan(capture.path, piece, capture.size))
+            tasks[-1].append(IndexSpan(capture.path, piece, capture.size, identity=whole.identity))
             room -= size
     return tasks
 
 
-def cut_files(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
+def cut_file(path: str, target: int) -> CutFile:
+    """Divide a local file into ranges of about `target` bytes.
+
+    Raises:
+        LostInput: The file was replaced or written to meanwhile.
+    """
+    limits = CaptureLimits()
+    try:
+        source = open_source(path, limits)
+    except CaptureError:
+        return CutFile([FileRange()])  # indexing it reports the error
+    try:
+        identity = _identity(source)
+        ranges = plan_ranges(path, target=target, limits=limits, source=source)
+        _check(identity, source)
+    finally:
+        source.close()
+    return CutFile(ranges, str(identity))
+
+
+def cut_files(paths: Sequence[str], target: int) -> dict[str, CutFile]:
     """Divide each of these files into ranges of about `target` bytes."""
-    return {path: plan_ranges(path, target=target) for path in paths}
+    return {path: cut_file(path, target) for path in paths}
 
 
-def cut_in_tasks(
-    spark: SparkSession, staging: str
-) -> Callable[[Sequence[str], int], dict[str, list[FileRange]]]:
+def cut_in_tasks(spark: SparkSession, staging: str) -> Cut:
     """Return the function for `plan_index_tasks` that reads each large file in a task of its own.
 
     Finding the boundaries of packets reads a file once, unless there is an index beside it.
     """
 
-    def cut(paths: Sequence[str], target: int) -> dict[str, list[FileRange]]:
+    def cut(paths: Sequence[str], target: int) -> dict[str, CutFile]:
         if len(paths) == 1:
             return cut_files(paths, target)  # a single task would take as long
-        ranges = run_stage(spark, partial(plan_ranges, target=target), paths, staging)
-        return dict(zip(paths, ranges, strict=True))
+        cut_up = run_stage(spark, partial(cut_file, target=target), paths, staging)
+        return dict(zip(paths, cut_up, strict=True))
 
     return cut
 
@@ -168,7 +201,10 @@ def run_index_stage(
     buckets = buckets or bucket_count(analyze_tasks or len(tasks))
     reported = reported_buckets(len(tasks))
     counters = jobs_of(spark).counters()
-    run_task = index_task(staging, limits, ports, filters, buckets, reported, sensors, counters)
+    run_task = index_task(
+        staging, limits, ports, filters, buckets, reported, sensors, counters,
+        room_to_leave(staging),
+    )  # fmt: skip
     totals = IndexTotals(buckets)
     with counters.kept_current():
         for packed in run_stage(spark, run_task, tasks, staging):
@@ -185,8 +221,13 @@ def index_task(
     reported: int = MAX_REPORTED_BUCKETS,
     sensors: SensorNaming | None = None,
     counters: Counters | None = None,
+    leave_free: int = 0,
 ) -> Callable[[list[IndexSpan]], bytes]:
-    """Return the function of a Spark task, which indexes spans and returns a packed result."""
+    """Return the function of a Spark task, which indexes spans and returns a packed result.
+
+    Copies of captures leave `leave_free` bytes of the disk free; by default half of what is now.
+    """
+    leave = leave_free or room_to_leave(staging)
 
     def run(spans: list[IndexSpan]) -> bytes:
         freeze_gc("index")
@@ -194,7 +235,7 @@ def index_task(
         flow_filter = FlowFilter(ports, filters, sensors)
         with ReferenceWriter(staging, buckets, reported) as writer:
             for span in spans:
-                index_into(writer, span, staging, limits, flow_filter)
+                index_into(writer, span, staging, limits, flow_filter, leave)
         result = writer.result
         if counters is not None:
             counters.add({"input_bytes": result.read_bytes, "input_packets": result.packets})
@@ -209,9 +250,10 @@ def index_into(
     staging: str,
     limits: CaptureLimits,
     flow_filter: FlowFilter,
+    leave_free: int,
 ) -> None:
     """Index a span, add its rows and its summary to `writer`, and copy a capture that is slow to
-    read twice."""
+    read twice, as long as `leave_free` bytes of the disk stay free."""
     with ExitStack() as stack:
         opened = _open(span, limits)
         if isinstance(opened, FileSummary):
@@ -221,7 +263,7 @@ def index_into(
         identity = _identity(opened)
         # Reading it once more would fetch or decompress it once more.
         slow = is_url(span.path) or bool(opened.compression)
-        copy = CaptureCopy(Path(staging, INDEX_FOLDER)) if slow else None
+        copy = CaptureCopy(Path(staging, INDEX_FOLDER), leave_free) if slow else None
         facts = SpanFacts(span.file_range.start, str(identity))
 
         def add(rows: list[FlowRefs]) -> None:
@@ -312,7 +354,8 @@ def _open(span: IndexSpan, limits: CaptureLimits) -> StoredSource | FileSummary:
     """Open the file of a span; or the summary of a file that can never be read.
 
     Raises:
-        LostInput: The file cannot be opened, or is shorter than it was when it was found.
+        LostInput: The file cannot be opened, is shorter than it was when it was found, or is not
+            the one that was cut.
     """
     try:
         open_file = open_capture if is_url(span.path) else open_source
@@ -328,6 +371,12 @@ def _open(span: IndexSpan, limits: CaptureLimits) -> StoredSource | FileSummary:
             f"{without_credentials(span.path)}: has {size} bytes here, but had "
             f"{span.listed_bytes} when it was found; driver and workers must see the same files"
         )
+    if span.identity:
+        try:
+            _check(FileIdentity.parse(span.identity), source)
+        except BaseException:
+            source.close()
+            raise
     return source
 
 
@@ -339,7 +388,7 @@ def _identity(source: StoredSource) -> FileIdentity:
 
 
 def _check(identity: FileIdentity, source: StoredSource) -> None:
-    """Raise LostInput if the file has changed since it was opened."""
+    """Raise LostInput if the file is not that of this identity any more."""
     try:
         identity.check(source, source.version())
     except CaptureUnavailable as problem:

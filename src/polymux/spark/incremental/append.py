@@ -36,7 +36,12 @@ from polymux.capture import CaptureLimits, FileSummary
 from polymux.capture.io.discovery import CaptureFile, find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.paths import AnyPaths, is_url, open_private
-from polymux.core.errors import CaptureError, PolymuxError, UnwritableOutput
+from polymux.core.errors import (
+    CaptureError,
+    CaptureUnavailable,
+    PolymuxError,
+    UnwritableOutput,
+)
 from polymux.core.urls import place_of, with_credentials_of, without_credentials
 from polymux.spark.batch.analyze_stage import StageResult, analyze_sessions, plan_analyze_tasks
 from polymux.spark.batch.index_stage import (
@@ -384,12 +389,15 @@ class _Run:
 
         Raises:
             MissingCaptures: One is gone.
+            CaptureUnavailable: One cannot be looked at.
         """
         found: dict[str, CaptureFile] = {}
         gone = []
         for path in sorted(paths):
             try:
                 files = find_inputs([self._with_credentials(path)])
+            except CaptureUnavailable:  # it may well be there
+                raise
             except CaptureError:
                 files = []
             if [without_credentials(file.path) for file in files] == [path]:

@@ -90,8 +90,7 @@ class CarriedWriter:
                 if same < 0:
                     rows.append(row)
                 else:
-                    before = rows[same]
-                    rows[same] = before._replace(last_at=row.last_at, refs=before.refs + row.refs)
+                    rows[same] = _joined(rows[same], row)
         for (file, _), rows in sorted(ranges.items()):
             carried = f"{capture_of(file)}{MARK}{self._name}"
             self._refs.add(self._moved(rows, carried, files.reader(file)))
@@ -152,6 +151,18 @@ class CarriedWriter:
         if self._payload is not None:
             self._payload.close()
         self._refs.__exit__(kind, *rest)
+
+
+def _joined(one: FlowRefs, two: FlowRefs) -> FlowRefs:
+    """The row of two sessions in one direction of a range, which may be there at the same time."""
+    refs = one.refs + two.refs
+    records = (refs[at : at + REF_BYTES] for at in range(0, len(refs), REF_BYTES))
+    in_order = sorted(records, key=lambda record: _WORDS.unpack(record)[0] >> _SHIFT)
+    return one._replace(
+        first_at=min(one.first_at, two.first_at),
+        last_at=max(one.last_at, two.last_at),
+        refs=b"".join(in_order),
+    )
 
 
 def load_carried(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from polymux.capture.io.discovery import CaptureFile, find_inputs
-from polymux.core.errors import CaptureError, PolymuxError
+from polymux.core.errors import CaptureError, CaptureUnavailable, PolymuxError
 from polymux.spark.batch.output_lock import OutputBusy
 from polymux.spark.batch.pipeline import Analysis
 from polymux.spark.lake.store import ConcurrentCommit
@@ -45,7 +45,7 @@ class GrowingFolder:
         self.path = path
         self._seen: dict[str, CaptureFile] = {}  # at the last scan, by path
         self._read: dict[str, CaptureFile] = {}  # as they were when they were read, by path
-        self._check()
+        self.check()
 
     def due(self) -> list[CaptureFile]:
         """Return the captures that are to be read now.
@@ -55,10 +55,13 @@ class GrowingFolder:
 
         Raises:
             CaptureError: The directory is gone.
+            CaptureUnavailable: Something in it cannot be looked at.
         """
-        self._check()
+        self.check()
         try:
             found = {file.path: file for file in find_inputs([self.path])}
+        except CaptureUnavailable:
+            raise
         except CaptureError:  # it is empty
             found = {}
         before, self._seen = self._seen, found
@@ -74,7 +77,8 @@ class GrowingFolder:
             return True
         return file != read and (file == before or file.size >= GROWTH * read.size)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise CaptureError if the directory is gone."""
         if not os.path.isdir(self.path):
             raise CaptureError("no such directory; --watch reads a directory that grows", self.path)
 
@@ -92,9 +96,9 @@ def follow_into_lake(
     """Append the captures of a growing directory to a lake, scan by scan.
 
     A batch that another run on the lake has got in the way of is tried again for as long as it
-    takes; one whose captures cannot be read for `PATIENCE_SECONDS`: a new capture may just have
-    been removed, or its permissions be still to come. Nothing is lost, or read twice: the lake has
-    all of a batch or nothing.
+    takes; one whose captures cannot be listed or read for `PATIENCE_SECONDS`: a new capture may
+    just have been removed, or its permissions be still to come. Nothing is lost, or read twice: the
+    lake has all of a batch or nothing.
 
     Args:
         folder: The directory.
@@ -108,13 +112,14 @@ def follow_into_lake(
         clock: Gives seconds.
 
     Raises:
-        CaptureError: The directory is gone, or a capture could not be read for too long.
+        CaptureError: The directory is gone, or captures could not be listed or read for too long.
         PolymuxError: Whatever else `append` raises.
     """
     failing_since, told = None, ""
     while True:
-        files = folder.due()
+        folder.check()
         try:
+            files = folder.due()
             done = append([file.path for file in files]) if files else None
         except (CaptureError, ConcurrentCommit, OutputBusy) as problem:
             if isinstance(problem, CaptureError):
