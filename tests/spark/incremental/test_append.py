@@ -300,6 +300,19 @@ def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
     assert (again.captures, again.lake.version) == ([], 1)
 
 
+def test_a_lake_that_is_named_in_another_way_does_not_read_itself(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    capture = tmp_path / "a.pcapng"
+    capture.write_bytes(build.pcapng(build.talk((0, b"\x00\x01a"), close=False)))
+    for _ in range(2):
+        done = append(spark, tmp_path, Path("../lake"))
+    assert done.lake is not None
+    assert (done.captures, done.lake.version) == ([], 1)
+
+
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:

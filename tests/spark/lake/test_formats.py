@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -151,6 +152,31 @@ def test_compacting_expiring_and_vacuuming_keep_the_answers(place: str, format: 
     for table in left.files:
         assert in_order(read_as_format(lake, left, table)) == sorted_rows(lake, left, table)
     assert append(lake, 4, [DAY_3]).number == 6
+
+
+def test_vacuum_keeps_what_iceberg_tables_need_whichever_way_the_lake_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    append(open_lake("../lake", "iceberg"), 1, [DAY_1])
+    append(open_lake(str(tmp_path / "link")), 2, [DAY_1])
+    lake = open_lake(str(tmp_path / "lake"))
+    lake.vacuum(timedelta(0))
+    third = append(lake, 3, [DAY_1])
+    assert read_as_format(lake, third, "sessions").num_rows == 3 * ROWS
+
+
+def test_vacuum_deletes_no_metadata_of_tables_that_need_metadata_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(open_lake(str(tmp_path / "lake"), "iceberg"), 1, [DAY_1])
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    before = set((tmp_path / "copy").rglob("metadata/*"))
+    open_lake(str(tmp_path / "copy")).vacuum(timedelta(0))
+    assert before <= set((tmp_path / "copy").rglob("metadata/*"))
+    assert "which is not in the lake" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["directory", "s3"] if SOAK else ["directory"], indirect=True)

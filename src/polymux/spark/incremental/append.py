@@ -27,6 +27,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.layout import TableLayout
@@ -198,9 +199,7 @@ def append_captures(
         OutputBusy, ConcurrentCommit: Another run writes to the lake.
         LakeError: The lake cannot be read or written.
     """
-    inside = lake.location + "/"
-    found = find_inputs(paths)
-    files = [file for file in found if not without_credentials(file.path).startswith(inside)]
+    files = [file for file in find_inputs(paths) if not _is_inside(lake, file.path)]
     staging = lake.begin()
     try:
         with _exchange_folder(staging, settings.exchange) as folder:
@@ -669,6 +668,12 @@ def _without_rows(
 ) -> list[DataFile] | None:
     file, key = work
     return without_rows(file, key, captures if key == "file" else sessions, output)
+
+
+def _is_inside(lake: Lake, path: str) -> bool:
+    """Whether an input is a file of the lake."""
+    location = unquote(without_credentials(path)) if is_url(path) else path
+    return lake.storage.name_of(location) is not None
 
 
 def _is_carried(name: str, suffix: str) -> bool:

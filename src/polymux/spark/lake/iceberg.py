@@ -9,6 +9,7 @@ metadata: a catalog that is lost, or is on another machine, is made again from t
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ try:
     from sqlalchemy.orm import Session
 except ImportError:
     raise MissingExtra("lake", "a lake of Iceberg tables") from None
+
+log = logging.getLogger("polymux.spark")
 
 NAMESPACE: Final = "polymux"
 CATALOG_NAME: Final = "polymux"
@@ -112,14 +115,24 @@ class IcebergFormat(TableFormat):
                     session.commit()
 
     def vacuum(self, limit: datetime, kept: Sequence[Mapping[str, str]]) -> None:
-        """Delete metadata older than `limit` that none of the `kept` positions needs."""
+        """Delete metadata older than `limit` that none of the `kept` positions needs.
+
+        Of a table that needs metadata outside the lake none is deleted: the lake was moved, and
+        names do not tell which files are those.
+        """
         for table in TABLES:
             needed: set[str] = set()
             with self._explained():
                 for location in {positions[table] for positions in kept if table in positions}:
                     needed |= _metadata_files(StaticTable.from_metadata(location, self._properties))
-            prefix = len(self._base) + 1
-            names = {location[prefix:] for location in needed}
+            names = {self._name_of(location) for location in needed}
+            if None in names:
+                outside = min(location for location in needed if self._name_of(location) is None)
+                log.warning(
+                    "no metadata of %s/%s is deleted: the table needs %s, which is not in the lake",
+                    self._base, table, outside,
+                )  # fmt: skip
+                continue
             self._storage.delete(
                 [
                     file.name
@@ -129,6 +142,10 @@ class IcebergFormat(TableFormat):
             )
 
     # Private helpers
+
+    def _name_of(self, location: str) -> str | None:
+        """The name in the lake of a file that metadata names; None if it is elsewhere."""
+        return self._storage.name_of(location.removeprefix("file://"))
 
     def _open_table(
         self,
