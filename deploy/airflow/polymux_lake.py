@@ -4,7 +4,7 @@
 or URL of the lake, of `POLYMUX_FORMAT`; days older than `POLYMUX_KEEP_DAYS` leave it. A run that
 fails changes nothing, and can be run again, as can one that has succeeded. A damaged capture fails
 no run: the version is committed, the capture is a row of `captures`, and the command ends with the
-exit code 3. The same code without a new version is an error.
+exit code 3, as it does if packets of sessions whose captures are gone were left out. The same code without a new version is an error.
 """
 
 import os
@@ -21,7 +21,7 @@ code=0
 polymux analyze "$POLYMUX_CAPTURES" --out "$POLYMUX_LAKE" --append --format "$POLYMUX_FORMAT" \
     --master "$POLYMUX_MASTER" || code=$?
 if [ "$code" -eq 3 ] && [ "$(newest)" != "$before" ]; then
-    echo "some captures could not be read to their end; see the table captures"
+    echo "some captures or packets were not read; see above, and the table captures"
     code=0
 fi
 exit "$code"

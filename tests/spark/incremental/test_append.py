@@ -30,8 +30,10 @@ from tests.spark.incremental.daily_captures import (
 from tests.spark.lake.test_formats import read_as_format
 
 from polymux.capture import SensorNaming
+from polymux.cli.commands.analyze_lake import warn_about_kept
 from polymux.core.errors import PolymuxError
-from polymux.spark import Analysis, LakeOptions, analyze
+from polymux.spark import Analysis, LakeOptions, LakeRun, analyze
+from polymux.spark.batch.analyze_stage import StageResult
 from polymux.spark.incremental.append import MissingCaptures
 from polymux.spark.incremental.ledger import ChangedCaptures, OtherSettings
 from polymux.spark.lake.lake import open_lake
@@ -120,7 +122,7 @@ def test_the_captures_of_sessions_that_go_on_are_not_needed_any_more(
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
-def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
+def test_sessions_stay_as_they_were_written_if_late_packets_touch_them_and_captures_are_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
@@ -129,12 +131,130 @@ def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
     for paths in of_days:
         deliver([path for path in paths if path != late], made, captures)
     append(spark, captures, lake)
-    before = rows_of_lake(lake)
+    before = finished_sessions(lake)
     shutil.rmtree(captures)
     deliver([late], made, captures)
-    with pytest.raises(MissingCaptures, match="late packets"):
-        append(spark, captures, lake)
-    assert rows_of_lake(lake) == before
+    done = append(spark, captures, lake)
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) > (0, 0)
+    assert done.lake.gone
+    after = finished_sessions(lake)
+    assert before.items() <= after.items()
+    assert len(session_ids(lake)) == len(set(session_ids(lake)))
+    again = append(spark, captures, lake)
+    assert (again.captures, finished_sessions(lake)) == ([], after)
+
+
+def test_captures_that_were_moved_double_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    for paths in write_days(made, talks(LATE_SEED, 2, 12), 2):
+        deliver(paths, made, captures)
+    how = LakeOptions(carry_days=0)
+    analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    before, ids = finished_sessions(lake), session_ids(lake)
+    moved = tmp_path / "archive" / "captures"
+    moved.parent.mkdir()
+    captures.rename(moved)
+    done = analyze(spark, moved, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert done.lake.left_out
+    assert before.items() <= finished_sessions(lake).items()
+    assert sorted(session_ids(lake)) == sorted(ids)
+
+
+def test_a_session_that_goes_on_after_its_captures_are_gone_begins_in_the_middle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = [(0, bytes([0, len(text)]) + text) for text in [b"stream-%d" % n for n in range(9)]]
+    first, rest = parted(build.talk(*lines, close=False), 9)
+    more, last = parted(rest, 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=ends)
+
+    def added(**files: list[build.Packet]) -> Analysis:
+        shutil.rmtree(captures)
+        captures.mkdir()
+        for name, packets in files.items():
+            (captures / f"{name}.pcap").write_bytes(build.pcap(packets, nano=True))
+        return analyze(spark, captures, lake, lake=LakeOptions(carry_days=0.01), append=True)
+
+    added(first=first, other=other)
+    before = finished_sessions(lake)
+    assert before
+    done = added(more=later(more, 2 * HOUR))
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out, done.lake.open) == (1, 0, 1)
+    assert done.lake.gone == (str(captures / "first.pcap"),)
+    ids = session_ids(lake)
+    assert (len(ids), len(set(ids))) == (3, 3)
+    done = added(last=later(last, 2 * HOUR))
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) == (0, 0)  # it is carried as any other
+    assert sorted(session_ids(lake)) == sorted(ids)
+    assert before.items() <= finished_sessions(lake).items()
+    assert added(last=later(last, 2 * HOUR)).captures == []
+
+
+def test_a_capture_that_grows_does_not_double_sessions_that_began_in_one_that_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    begun, ended = parted(build.talk(*lines), 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    grows = [*ended, *build.talk(*lines, start=build.START + HOUR, ends=ends)]
+    (captures / "begun.pcap").write_bytes(build.pcap(begun, nano=True))
+    (captures / "grows.pcap").write_bytes(build.pcap(grows, nano=True))
+    append(spark, captures, lake)
+    before = finished_sessions(lake)
+    (captures / "begun.pcap").unlink()
+    grows += build.talk(*lines, start=build.START + 2 * HOUR, isn=(1 << 28, 2 << 28))
+    (captures / "grows.pcap").write_bytes(build.pcap(grows, nano=True))
+    done = append(spark, captures, lake)
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) == (1, len(ended))
+    assert before.items() <= finished_sessions(lake).items()
+    assert len(set(session_ids(lake))) == len(session_ids(lake)) == 3
+
+
+def test_sessions_that_stay_are_said_once_with_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    run = LakeRun(2, 0, 0, 0, 3, 1, ("a.pcap", "b.pcap"))
+    warn_about_kept(Analysis("lake", [], StageResult(), lake=run))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3 sessions not replaced: a.pcap and 1 more gone or changed" in line
+    assert "1 packet of their time left out" in line
+
+
+def parted(packets: list[build.Packet], at: int) -> tuple[list[build.Packet], list[build.Packet]]:
+    return packets[:at], packets[at:]
+
+
+def later(packets: list[build.Packet], nanoseconds: int) -> list[build.Packet]:
+    return [replace(packet, at=packet.at + nanoseconds) for packet in packets]
+
+
+def finished_sessions(lake: Path) -> dict[str, str]:
+    """The rows of the sessions that are over, as texts, by id."""
+    opened = open_lake(str(lake))
+    version = opened.current()
+    assert version is not None
+    files = [file for file in version.files_of("sessions") if not file.provisional]
+    rows = [row for batch in opened.batches(files) for row in batch.to_pylist()]
+    return {row["session_id"]: repr(row) for row in rows}
+
+
+def session_ids(lake: Path) -> list[str]:
+    opened = open_lake(str(lake))
+    version = opened.current()
+    assert version is not None
+    batches = opened.batches(version.files_of("sessions"), ["session_id"])
+    return [name for batch in batches for name in batch["session_id"].to_pylist()]
 
 
 def test_each_file_says_which_run_and_which_options_made_it(

@@ -24,7 +24,7 @@ from polymux.capture.io.paths import (
 )
 from polymux.capture.io.remote import filesystem
 from polymux.capture.io.sources import STDIN
-from polymux.core.errors import CaptureError, PolymuxError
+from polymux.core.errors import CaptureError, CaptureUnavailable, PolymuxError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
@@ -83,7 +83,8 @@ def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
             crosses directories), or a URL of a file or directory that `pyarrow.fs` can open.
 
     Raises:
-        CaptureError: A path names nothing, is neither a file nor a directory, or cannot be listed.
+        CaptureError: A path names nothing, or neither a file nor a directory.
+        CaptureUnavailable: A URL cannot be listed.
         PolymuxError: A path is standard input, which workers cannot read.
         MissingExtra: A URL is given and pyarrow is not installed.
     """
@@ -140,7 +141,7 @@ def _remote_captures(url: str) -> Iterator[CaptureFile]:
         below: list[FileInfo] = system.get_file_info(FileSelector(path, recursive=True))
     except (OSError, ValueError, RuntimeError) as problem:
         reason = str(problem).strip().splitlines()[0]
-        raise CaptureError(f"cannot be listed: {reason}", url) from None
+        raise CaptureUnavailable(f"cannot be listed: {reason}", url) from None
     for entry in sorted(below, key=lambda info: str(info.path)):
         if entry.type == FileType.File and is_capture_name(entry.base_name):
             child = _child_url(url, path, entry.path)

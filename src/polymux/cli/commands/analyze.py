@@ -191,7 +191,8 @@ def analyze(
         done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
-    code = EXIT_UNREADABLE if done.unread else 0
+    left_out = done.lake is not None and done.lake.left_out > 0
+    code = EXIT_UNREADABLE if done.unread or left_out else 0
     context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
 
 

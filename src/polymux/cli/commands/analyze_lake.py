@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from polymux.cli.support.output import console as standard_output
-from polymux.cli.support.output import format_value, plural
+from polymux.cli.support.output import format_value, plural, warn
 
 if TYPE_CHECKING:
     from polymux.spark.batch.pipeline import Analysis, LakeOptions
@@ -116,10 +116,24 @@ def lake_text(analysis: Analysis) -> str:
     )
 
 
+def warn_about_kept(analysis: Analysis) -> None:
+    """Say which sessions should have been replaced, and stay because their captures are gone."""
+    run = analysis.lake
+    if run is None or not run.kept:
+        return
+    more = f" and {len(run.gone) - 1} more" if len(run.gone) > 1 else ""
+    left_out = f"; {plural(run.left_out, 'packet')} of their time left out" if run.left_out else ""
+    warn(
+        f"{plural(run.kept, 'session')} not replaced: {format_value(run.gone[0])}{more} gone or "
+        f"changed, but needed for that{left_out}; other packets are sessions of their own"
+    )
+
+
 def print_lake(analysis: Analysis) -> None:
     """Print what a run has done to a lake."""
     if analysis.lake is None:
         return
+    warn_about_kept(analysis)
     out = standard_output()
     out.print(lake_text(analysis))
     place = f"lake: {format_value(analysis.out)}, version {analysis.lake.version}"

@@ -108,13 +108,18 @@ class LakeRun:
 
     `version` is its version after the run. `skipped` captures were as they had been read before.
     `replaced` sessions had been over, and were analyzed again; `open` ones are not over, and their
-    rows are provisional.
+    rows are provisional. `kept` sessions should have been replaced, and stay as they were written,
+    because the captures `gone` with their packets are gone, or are others now: `left_out` packets
+    of their time are in no session.
     """
 
     version: int
     skipped: int
     replaced: int
     open: int
+    kept: int = 0
+    left_out: int = 0
+    gone: tuple[str, ...] = ()
 
 
 def analyze(
