@@ -29,13 +29,19 @@ from tests.spark.incremental.daily_captures import (
 )
 from tests.spark.lake.test_formats import read_as_format
 
+from polymux.analysis.output.parquet import read_batches
 from polymux.capture import SensorNaming
 from polymux.cli.commands.analyze_lake import warn_about_kept
 from polymux.core.errors import PolymuxError
 from polymux.spark import Analysis, LakeOptions, LakeRun, analyze
 from polymux.spark.batch.analyze_stage import StageResult
 from polymux.spark.incremental.append import MissingCaptures
-from polymux.spark.incremental.ledger import ChangedCaptures, OtherSettings
+from polymux.spark.incremental.ledger import (
+    ChangedCaptures,
+    OtherSettings,
+    ReadCapture,
+    newest_packets,
+)
 from polymux.spark.lake.lake import open_lake
 
 if TYPE_CHECKING:
@@ -347,6 +353,51 @@ def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_eve
     assert still_open(8) == 1
     analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_a_packet_from_the_future_does_not_end_the_sessions_of_its_sensor(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures, lake, whole = tmp_path / "captures", tmp_path / "lake", tmp_path / "whole"
+    begun, ended = parted(build.talk((0, b"\x00\x01a"), (0, b"\x02\x01x")), 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    stray = build.talk((0, b"\x00\x01a"), start=build.START + 12 * 8766 * HOUR, ends=ends)[3]
+    days = [[*begun, stray], later(ended, 24 * HOUR)]
+    whole.mkdir()
+    monkeypatch.setattr(time, "time_ns", lambda: build.START + 30 * HOUR)
+    for number, packets in enumerate(days):
+        shutil.rmtree(captures, ignore_errors=True)
+        captures.mkdir()
+        for folder in (captures, whole):
+            (folder / f"{number}.pcap").write_bytes(build.pcap(packets, nano=True))
+        done = append(spark, captures, lake)
+        assert done.lake is not None
+        assert (done.lake.open, done.lake.kept) == (2 - number, 0)
+    analyze(spark, whole, tmp_path / "tables", sensors=SENSORS)
+    ids = [row["session_id"] for batch in read_batches(tmp_path / "tables", "sessions")
+           for row in batch.to_pylist()]  # fmt: skip
+    assert sorted(session_ids(lake)) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("ends", "newest"),
+    [
+        ([(1, 5), (4, 3000)], 100),  # one packet
+        ([(1, 5), (2000, 3000)], 5),  # all packets of one capture
+        ([(2000, 2100), (2000, 3000)], 3000),  # its clock is wrong, or that of this machine
+        ([(1, 101)], 101),  # clocks differ
+        ([(-1, -1)], -1),
+    ],
+)
+def test_how_far_a_sensor_was_captured_is_told_without_packets_from_the_future(
+    ends: list[tuple[int, int]], newest: int
+) -> None:
+    day = 24 * HOUR
+    captures = [
+        ReadCapture(str(n), 0, "", "whole", "web", max(-1, first * day), max(-1, last * day))
+        for n, (first, last) in enumerate(ends)
+    ]
+    assert newest_packets(captures, 100 * day) == {"web": max(-1, newest * day)}
 
 
 def test_late_packets_over_a_long_time_touch_the_session_after_the_last_of_them(

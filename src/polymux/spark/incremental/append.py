@@ -529,9 +529,10 @@ class _Run:
             for result, files in self._map(task, self._plan_flows(indexed)):
                 self._done.total.add(result)
                 stored.add(files)
-        if self._done.total.packets + stored.left_out != indexed.packets:
+        seen = self._done.total.packets + stored.left_out
+        if seen != indexed.packets:
             raise PolymuxError(
-                f"the analysis saw {self._done.total.packets + stored.left_out} of the {indexed.packets} packets "
+                f"the analysis saw {seen} of the {indexed.packets} packets "
                 "that the index found: nothing was committed; this is a bug in polymux, please "
                 "report it"
             )

@@ -9,9 +9,10 @@ they are of another connection:
 - packets that go on without a SYN with a flow that is not carried.
 
 A touched session is analyzed again from its captures, and its rows are replaced; if one of these is
-gone, it stays (`kept_sessions`). Sessions of the same flow that may have packets in one of these captures are touched too: so the captures that are
-read again have the packets of touched sessions only. They are those that share a capture with it,
-and those of the time of one: a session does not name a capture that only repeats its packets.
+gone, it stays (`kept_sessions`). Sessions of the same flow that may have packets in one of these
+captures are touched too: so the captures that are read again have the packets of touched sessions
+only. They are those that share a capture with it, and those of the time of one: a session does not
+name a capture that only repeats its packets.
 """
 
 from __future__ import annotations
