@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.arrow_batches import SCHEMAS, with_columns
 from polymux.analysis.output.layout import partition_values
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import UnwritableOutput
@@ -165,6 +165,8 @@ class Lake:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these files in the schemas of their tables, file by file.
 
+        Columns that a file of an older polymux does not have are null.
+
         Args:
             files: Files of one or several tables.
             columns: These columns only, in this order.
@@ -179,7 +181,7 @@ class Lake:
             system = self.storage.arrow_filesystem
             with system.open_input_file(self.storage.arrow_path(file.path)) as source:
                 for batch in pq.ParquetFile(source).iter_batches(columns=names):
-                    yield batch.select(names).cast(wanted)
+                    yield with_columns(batch, wanted)
 
     def paths(self, files: Iterable[DataFile]) -> list[str]:
         """The full paths of data files, or their URLs without credentials."""
@@ -283,6 +285,10 @@ class Lake:
         self._check_newest(committed)
         self._unlock(staging.run)
         return replace(committed, tables=self._bring_tables(committed))
+
+    def end(self, staging: Staging) -> None:
+        """End a run without a version that has stored nothing."""
+        self._unlock(staging.run)
 
     def discard(self, staging: Staging) -> None:
         """End a run without a version, and remove the files that it has stored.
@@ -402,7 +408,8 @@ class Lake:
         Returns:
             The files that were deleted, or would be.
         """
-        self.complete()
+        if not dry_run:
+            self.complete()
         limit = datetime.now(UTC) - grace
         # First: the files of a run that commits now are named below, or are those of this run.
         writing = self._writing_run()
@@ -637,7 +644,12 @@ def is_lake(url: str) -> bool:
 
 
 def _check_empty(storage: Storage) -> None:
-    others = set(storage.names("")) - {LOCK_NAME, LAKE_FOLDER}
+    others = [
+        name
+        for name in storage.names("")
+        # Beside the lock itself: what a run that was killed has left of making one.
+        if name not in (LOCK_NAME, LAKE_FOLDER) and not name.startswith(f"{LOCK_NAME}-")
+    ]
     if others:
         raise LakeError(
             f"{storage.location}: holds something other than a lake ({min(others)}); choose another"

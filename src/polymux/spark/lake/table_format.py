@@ -26,7 +26,7 @@ class TableFormat(ABC):
     has_positions = True
     has_catalog = False
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  # a format without a catalog has nothing to check
         """Raise LakeError if the tables of this lake could not be published."""
 
     @abstractmethod
