@@ -35,6 +35,7 @@ from polymux.cli.commands.analyze_lake import warn_about_kept
 from polymux.core.errors import PolymuxError
 from polymux.spark import Analysis, LakeOptions, LakeRun, analyze
 from polymux.spark.batch.analyze_stage import StageResult
+from polymux.spark.batch.output_lock import read_lock
 from polymux.spark.incremental.append import MissingCaptures
 from polymux.spark.incremental.ledger import (
     ChangedCaptures,
@@ -482,6 +483,37 @@ def test_a_lake_that_is_named_in_another_way_does_not_read_itself(
         done = append(spark, tmp_path, Path("../lake"))
     assert done.lake is not None
     assert (done.captures, done.lake.version) == ([], 1)
+
+
+def test_a_lake_of_key_logs_is_not_added_to_without_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake, keys = tmp_path / "captures", tmp_path / "lake", tmp_path / "keys.log"
+    captures.mkdir()
+    keys.write_text(f"CLIENT_RANDOM {'ab' * 32} {'cd' * 48}\n")
+    for number, named in enumerate(["", str(keys), ""]):
+        talk = build.talk((0, b"\x00\x01a"), start=build.START + number * HOUR)
+        (captures / f"{number}.pcap").write_bytes(build.pcap(talk))
+        if number < 2:  # key logs that have come later
+            analyze(spark, captures, lake, keys=named or (), append=True)
+        else:
+            with pytest.raises(OtherSettings, match="--keys"):
+                analyze(spark, captures, lake, append=True)
+
+
+def test_a_run_that_finds_nothing_new_does_not_list_the_lake(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture, place = tmp_path / "a.pcap", tmp_path / "lake"
+    capture.write_bytes(build.pcap(build.talk((0, b"\x00\x01a"))))
+    append(spark, capture, place)
+    listed: list[str] = []
+    opened = open_lake(str(place))
+    monkeypatch.setattr(type(opened.storage), "files", lambda storage, name: listed.append(name))
+    done = append(spark, capture, place)
+    assert done.lake is not None
+    assert (done.lake.version, done.lake.skipped, listed) == (1, 1, [])
+    assert read_lock(place) is None
 
 
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(

@@ -66,7 +66,7 @@ from polymux.spark.incremental.lake_output import (
     LakeOutput,
     StoredFiles,
 )
-from polymux.spark.incremental.ledger import Ledger, changed_captures
+from polymux.spark.incremental.ledger import KEYS_SETTING, Ledger, changed_captures
 from polymux.spark.incremental.open_rule import DAY_NS, OpenRule
 from polymux.spark.incremental.row_removal import CAPTURES_TABLE, files_of_dates, without_rows
 from polymux.spark.incremental.touched_sessions import (
@@ -135,6 +135,7 @@ class AppendSettings:
             "sensor": options.sensors.name,
             "sensor-from": options.sensors.pattern,
             "by-sensor": "true" if self.by_sensor else "false",
+            KEYS_SETTING: "true" if options.keys else "false",
         }
 
     def days(self) -> set[str]:
@@ -214,7 +215,7 @@ def append_captures(
         lake.discard(staging)
         raise
     if not done.version:
-        lake.discard(staging)
+        lake.end(staging)
     return done
 
 

@@ -28,6 +28,7 @@ except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
 LEDGER_VERSION = 1
+KEYS_SETTING = "keys"  # whether there were secrets of TLS sessions
 MAX_NAMED = 3  # captures that an error names
 FUTURE_NS = 86_400 * 1_000_000_000  # by how much clocks, or their time zones, may differ
 _COLUMNS = pa.schema(
@@ -131,9 +132,16 @@ class Ledger:
         return cls(head["settings"], captures, head["newest"], head["heard"])
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
-        """Raise OtherSettings if the lake was made with others."""
+        """Raise OtherSettings if the lake was made with others. Key logs may be added."""
         for name, value in settings.items():
             before = self.settings.get(name, value)
+            if name == KEYS_SETTING and value == "true":
+                continue
+            if name == KEYS_SETTING and before != value:
+                raise OtherSettings(
+                    "the lake was made with key logs: name them again with --keys (keys=); "
+                    "without them TLS sessions that are analyzed again would lose their frames"
+                )
             if before != value:
                 raise OtherSettings(
                     f"the lake was made with {name}={before!r}, not {value!r}: use the same "
