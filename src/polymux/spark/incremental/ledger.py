@@ -2,7 +2,8 @@
 
 It is a state file of the lake (`spark.lake`), written anew by each run. A capture is recognised by
 its path, its size and its content: as long as size and modification time are as before it is not
-even opened; otherwise samples of its content decide, or on an object store its entity tag.
+even opened; otherwise samples of its content decide. On an object store it is its entity tag, and
+of an object that is larger its head.
 """
 
 from __future__ import annotations
@@ -257,7 +258,10 @@ def _begins_with(path: str, identity: FileIdentity, limits: CaptureLimits) -> bo
     """
     source = open_capture(path, limits)
     try:
-        identity.check(source, source.version())
+        now = source.version()
+        if identity.has_grown(source, now):
+            return True
+        identity.check(source, now)
     except CaptureError:
         return False
     finally:
