@@ -31,7 +31,7 @@ from tests.spark.lake.test_formats import read_as_format
 
 from polymux.analysis.output.parquet import read_batches
 from polymux.capture import SensorNaming
-from polymux.cli.commands.analyze_lake import warn_about_kept
+from polymux.cli.commands.analyze_lake import lake_text, warn_about_kept
 from polymux.core.errors import PolymuxError
 from polymux.spark import Analysis, LakeOptions, LakeRun, analyze
 from polymux.spark.batch.analyze_stage import StageResult
@@ -54,6 +54,7 @@ DAYS, TALKS, STEPS = (30, 2400, 4000) if SOAK else (4, 24, 60)
 KINDS = 50  # of conversations in each protocol, in the soak
 # With it, packets of a session that is over lie in the second half of the first day, which is late.
 LATE_SEED = 8
+OTHER = build.End("192.0.2.7", 1)
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
 pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
 
@@ -301,6 +302,44 @@ def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_
     with pytest.raises(MissingCaptures, match=r"day\[1\]\.pcapng: gone"):
         append(spark, captures, lake, day(0))
     assert rows_of_lake(lake) == before
+
+
+def test_a_wrong_capture_is_dropped_with_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    first, _ = write_days(made, talks(5, 2, 12), 2)
+    deliver(first, made, captures)
+    wrong = captures / max(first, key=os.path.getsize).relative_to(made)
+    append(spark, captures, lake)
+    wrong.unlink()
+    with pytest.raises(MissingCaptures, match="--forget"):
+        append(spark, captures, lake, day(0))
+    how = LakeOptions(reprocess=(day(0),), forget=True)
+    done = analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert (done.lake.forgotten, done.lake.kept) == (1, 0)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_a_capture_is_forgotten_also_if_there_is_none_to_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    for name, ends in (("a.pcap", (build.ALICE, build.BOB)), ("b.pcap", (OTHER, build.BOB))):
+        shift = 0 if name == "a.pcap" else 48 * HOUR
+        talk = build.talk((0, b"\x00\x01a"), ends=ends, start=build.START + shift)
+        (captures / name).write_bytes(build.pcap(talk))
+    append(spark, captures, lake)
+    (captures / "a.pcap").unlink()
+    of_a = datetime.fromtimestamp(build.START / 1e9, UTC).date()
+    how = LakeOptions(reprocess=(of_a,), forget=True)
+    done = analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert (done.captures, done.lake.forgotten, done.lake.version) == ([], 1, 2)
+    assert "1 forgotten" in lake_text(done)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
 def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again(

@@ -105,6 +105,7 @@ class AppendSettings:
         filters: Only these flows, each as `host:port`.
         limits: Limits for reading captures.
         reprocess: Days whose captures are read again, and whose rows are replaced.
+        forget: Whether captures of these days that are gone are forgotten, with their rows.
         by_sensor: Whether tables are divided by sensor too.
         carry_ns: How long a session that has not ended may be silent until it counts as over; and
             how long no run may have read a capture of its sensor, until all of it count so.
@@ -122,6 +123,7 @@ class AppendSettings:
     carry_ns: int = 7 * DAY_NS
     max_partition_bytes: int = 0
     exchange: str = ""
+    forget: bool = False
 
     def recorded(self) -> dict[str, str]:
         """The options that all runs of a lake must share, as text."""
@@ -154,6 +156,7 @@ class Appended:
         capture_bytes: Size of `captures`.
         read_bytes: What was read of captures, in all stages.
         skipped: How many captures were as they had been read before.
+        forgotten: How many captures that are gone were forgotten.
         touched: How many sessions of the lake were over and have been replaced.
         open_sessions: How many sessions are not over; their rows are provisional.
         kept: The sessions that packets touch and that stay: their captures are gone.
@@ -168,6 +171,7 @@ class Appended:
     capture_bytes: int = 0
     read_bytes: int = 0
     skipped: int = 0
+    forgotten: int = 0
     touched: int = 0
     open_sessions: int = 0
     kept: KeptSessions = field(default_factory=KeptSessions)
@@ -178,10 +182,12 @@ class Appended:
 
 @dataclass
 class InputPlan:
-    """What a run reads: captures as a whole, and those of them that were read before."""
+    """What a run reads: captures as a whole. `replaced` are those of the ledger whose packets in
+    the lake do not count any more: they are read again, or gone and `forgotten`."""
 
     whole: list[CaptureFile]
-    reread: frozenset[str]
+    replaced: frozenset[str]
+    forgotten: frozenset[str]
     skipped: int
 
 
@@ -253,6 +259,7 @@ def analyze_into_lake(
         int(how.carry_days * DAY_NS),
         max_partition_bytes,
         how.exchange,
+        how.forget,
     )
     done = append_captures(spark, paths, lake, settings, on_stage or (lambda name: None))
     version = done.version or (before.number if before is not None else 0)
@@ -272,6 +279,7 @@ def analyze_into_lake(
             done.kept.count,
             done.left_out,
             done.kept.gone,
+            done.forgotten,
         ),
     )
 
@@ -324,15 +332,17 @@ class _Run:
         plan = self._plan_inputs(files)
         done = self._done
         done.skipped = plan.skipped
-        if not plan.whole:
+        done.forgotten = len(plan.forgotten)
+        if not plan.whole and not plan.forgotten:
             return done
         check_workers(self._spark, [file.path for file in plan.whole], self._folder)
         with self._stage("index"):
             indexed = self._index(plan.whole)
             spans = indexed_spans(indexed)
             now = time.time_ns()
-            ledger = self._ledger.updated(spans, plan.whole, self._settings.recorded(), now)
-            touched, carried = self._take_up(indexed, plan.reread)
+            ledger = self._ledger.without(plan.forgotten)
+            ledger = ledger.updated(spans, plan.whole, self._settings.recorded(), now)
+            touched, carried = self._take_up(indexed, plan.replaced)
             again = self._index_again(touched, indexed.buckets)
             done.captures = merge_by_file(summary for summary, _ in spans)
             done.capture_bytes = total_bytes(plan.whole)
@@ -343,7 +353,7 @@ class _Run:
         with self._stage("analyze"):
             stored = self._analyze(indexed, rule)
         with self._stage("publish"):
-            self._commit(ledger, stored, touched, plan.reread)
+            self._commit(ledger, stored, touched, plan.replaced)
         done.read_bytes = indexed.read_bytes + done.total.read_bytes
         done.indexed_packets = indexed.packets - stored.left_out
         done.left_out = stored.left_out
@@ -390,12 +400,12 @@ class _Run:
         again |= {path: named[path] for path in of_days & named.keys()}
         rest = of_days - again.keys()
         found, gone = self._find_again(rest)
-        if gone:
+        if gone and not self._settings.forget:
             raise missing_captures(gone)
         again |= found
         whole = sorted([*new, *again.values()], key=lambda file: file.path)
         skipped = named.keys() - {without_credentials(file.path) for file in whole}
-        return InputPlan(whole, frozenset(again), len(skipped))
+        return InputPlan(whole, frozenset([*again, *gone]), frozenset(gone), len(skipped))
 
     def _find_again(self, paths: Iterable[str]) -> tuple[dict[str, CaptureFile], list[str]]:
         """List captures of the ledger that are read again; also return those that are gone.
@@ -652,7 +662,7 @@ def missing_captures(gone: Sequence[str]) -> MissingCaptures:
     more = f" and {len(gone) - MAX_NAMED} more" if len(gone) > MAX_NAMED else ""
     return MissingCaptures(
         f"{', '.join(gone[:MAX_NAMED])}{more}: gone, but needed again (their day is replaced); "
-        "restore them, or leave --reprocess out"
+        "restore them, or forget them with their rows (--forget, forget=True)"
     )
 
 

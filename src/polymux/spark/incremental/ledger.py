@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polymux.capture import CaptureLimits, FileSummary
@@ -178,6 +178,11 @@ class Ledger:
                 elif file.size != identity.size:
                     grown.append(file)
         return new, grown, changed
+
+    def without(self, paths: Collection[str]) -> Ledger:
+        """Return the ledger without these captures."""
+        captures = {path: found for path, found in self.captures.items() if path not in paths}
+        return Ledger(self.settings, captures, self.newest, self.heard)
 
     def updated(
         self,
