@@ -9,6 +9,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types of its own
 
 from polymux.cli.commands.analyze import analyze
+from polymux.cli.commands.lake import lake
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -21,6 +22,7 @@ KINDS = {
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "CronJob": "batch/v1",
 }
+JOBS = ("analyze", "lake")
 INSTRUCTIONS = {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT"}
 
 
@@ -34,19 +36,24 @@ def one(kind: str) -> Any:
     return document
 
 
-def pod() -> Any:
-    return one("CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+def job(name: str) -> Any:
+    (found,) = (doc for doc in documents("CronJob") if doc["metadata"]["name"] == name)
+    return found
 
 
-def command() -> list[str]:
-    """The arguments of `polymux analyze` in the job."""
-    (script,) = pod()["containers"][0]["args"]
-    words = shlex.split(script.replace("\\\n", " "))
-    return words[words.index("analyze") + 1 :]
+def pod(name: str) -> Any:
+    return job(name)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
 
 
-def settings() -> dict[str, str]:
-    words = command()
+def commands(name: str) -> list[list[str]]:
+    """The commands of a job, each from the word behind `polymux` on."""
+    (script,) = pod(name)["containers"][0]["args"]
+    lines = [shlex.split(line) for line in script.replace("\\\n", " ").splitlines()]
+    return [words[words.index("polymux") + 1 :] for words in lines if "polymux" in words]
+
+
+def settings(name: str) -> dict[str, str]:
+    words = commands(name)[0]
     given = [words[n + 1] for n, word in enumerate(words) if word == "--conf"]
     return dict(pair.partition("=")[::2] for pair in given)
 
@@ -70,36 +77,40 @@ def test_the_driver_may_do_what_spark_asks_for_and_nothing_outside_its_namespace
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     (subject,) = binding["subjects"]
     assert subject["name"] == one("ServiceAccount")["metadata"]["name"]
-    assert pod()["serviceAccountName"] == subject["name"]
+    for name in JOBS:
+        assert pod(name)["serviceAccountName"] == subject["name"]
 
 
-def test_the_executors_have_what_client_mode_needs() -> None:
-    found = settings()
-    container = pod()["containers"][0]
+@pytest.mark.parametrize("name", JOBS)
+def test_the_executors_have_what_client_mode_needs(name: str) -> None:
+    found = settings(name)
+    container = pod(name)["containers"][0]
     fields = {env["name"]: env["valueFrom"]["fieldRef"]["fieldPath"] for env in container["env"]}
     assert found["spark.driver.host"] == "$POD_IP"
     assert found["spark.kubernetes.driver.pod.name"] == "$POD_NAME"
     assert fields == {"POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
-    assert found["spark.kubernetes.namespace"] == one("CronJob")["metadata"]["namespace"]
+    assert found["spark.kubernetes.namespace"] == job(name)["metadata"]["namespace"]
     account = found["spark.kubernetes.authenticate.driver.serviceAccountName"]
-    assert account == pod()["serviceAccountName"]
+    assert account == pod(name)["serviceAccountName"]
     assert found["spark.kubernetes.container.image"] == container["image"]
 
 
-def test_driver_and_executors_see_the_same_volumes_in_the_same_places() -> None:
-    container = pod()["containers"][0]
+@pytest.mark.parametrize("name", JOBS)
+def test_driver_and_executors_see_the_same_volumes_in_the_same_places(name: str) -> None:
+    container, found = pod(name)["containers"][0], settings(name)
     claims = {
-        volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in pod()["volumes"]
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod(name)["volumes"]
     }
     assert set(claims.values()) == {
         doc["metadata"]["name"] for doc in documents("PersistentVolumeClaim")
     }
     prefix = "spark.kubernetes.executor.volumes.persistentVolumeClaim."
     for mount in container["volumeMounts"]:
-        name = mount["name"]
-        assert settings()[f"{prefix}{name}.options.claimName"] == claims[name]
-        assert settings()[f"{prefix}{name}.mount.path"] == mount["mountPath"]
-        read_only = settings().get(f"{prefix}{name}.mount.readOnly", "false") == "true"
+        volume = prefix + mount["name"]
+        assert found[f"{volume}.options.claimName"] == claims[mount["name"]]
+        assert found[f"{volume}.mount.path"] == mount["mountPath"]
+        read_only = found.get(f"{volume}.mount.readOnly", "false") == "true"
         assert read_only == mount.get("readOnly", False)
     (tables,) = (
         doc for doc in documents("PersistentVolumeClaim") if doc["metadata"]["name"] == "tables"
@@ -108,11 +119,29 @@ def test_driver_and_executors_see_the_same_volumes_in_the_same_places() -> None:
 
 
 def test_the_command_of_the_job_has_options_that_there_are() -> None:
-    words = command()
-    context = analyze.make_context("analyze", list(words))
+    ((_, *words),) = commands("analyze")
+    context = analyze.make_context("analyze", words)
     assert context.params["captures"] == ("/captures/$day",)
     assert context.params["out"] == "/tables/$day"
     assert context.params["master"].startswith("k8s://https://")
+
+
+def test_the_commands_of_the_job_of_a_lake_have_options_that_there_are() -> None:
+    (_, *words), *upkeep = commands("lake")
+    context = analyze.make_context("analyze", words)
+    assert (context.params["captures"], context.params["append"]) == (("/captures",), True)
+    assert context.params["master"].startswith("k8s://https://")
+    assert [words[:2] for words in upkeep] == [
+        ["lake", "compact"], ["lake", "expire"], ["lake", "vacuum"]
+    ]  # fmt: skip
+    for _, name, *words in upkeep:
+        params = lake.commands[name].make_context(name, words).params
+        assert params["lake"] == context.params["out"]
+
+
+def test_the_image_has_what_the_jobs_need() -> None:
+    extras = [extra for _, words in instructions() for extra in re.findall(r"\[([\w,]+)\]", words)]
+    assert {"spark", "report", "tls", "lake"} <= set(extras[0].split(","))
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -142,8 +171,9 @@ def test_the_image_is_made_of_instructions_in_a_valid_order() -> None:
 def test_the_image_does_not_run_as_root() -> None:
     users = [words for name, words in instructions() if name == "USER"]
     assert users == ["185"]
-    assert pod()["securityContext"]["runAsUser"] == 185
-    assert pod()["securityContext"]["runAsNonRoot"]
+    for name in JOBS:
+        assert pod(name)["securityContext"]["runAsUser"] == 185
+        assert pod(name)["securityContext"]["runAsNonRoot"]
 
 
 def test_the_image_has_the_spark_that_the_tests_have() -> None:

@@ -20,7 +20,7 @@ from polymux.analysis.output.parquet import write_empty_tables
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FileSummary, PcapngWriter, TcpConnectionWriter
 from polymux.cli import exit_code_for
-from polymux.cli.commands.analyze import analyze, print_summary, stage_progress
+from polymux.cli.commands.analyze import analyze, exit_code, print_summary, stage_progress
 from polymux.cli.commands.report import report
 from polymux.core.errors import CaptureUnavailable, PolymuxError
 from polymux.report import write_report
@@ -172,6 +172,21 @@ def test_the_command_adds_to_a_lake_and_follows_a_directory_into_it(
     now = open_lake(str(lake)).current()
     assert now is not None
     assert (now.number, sum(file.rows for file in now.files_of("sessions"))) == (2, 7)
+
+
+def test_forget_needs_the_day_of_the_captures(tmp_path: Path) -> None:
+    words = [str(tmp_path), "--out", str(tmp_path / "lake"), "--append", "--forget"]
+    ran = invoke(analyze, words)
+    assert ran.exit_code == 2
+    assert "--forget: name the day, with --reprocess DATE" in ran.output
+
+
+def test_packets_that_were_left_out_of_a_lake_are_input_that_was_not_read() -> None:
+    for left_out, code in ((0, 0), (1, 3)):
+        done = pipeline.Analysis(
+            "lake", [], StageResult(), lake=pipeline.LakeRun(2, 0, 0, 0, 1, left_out, ("a",))
+        )
+        assert exit_code(done, None) == code
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,16 @@ def test_the_job_of_a_lake_fails_where_nothing_was_committed(
     append, _ = load("polymux_lake").operators
     found, _ = run_job(append.options, tmp_path, f'[ "$1" = lake ] || exit {code}')
     assert found == code
+
+
+def test_the_job_of_a_lake_names_the_exchange_the_catalog_and_the_keys(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("exchange", "catalog", "keys"):
+        monkeypatch.setenv(f"POLYMUX_{name.upper()}", f"of {name}")
+    append, maintain = load("polymux_lake").operators
+    print_words = "for word; do printf '<%s>' \"$word\"; done; echo"
+    _, told = run_job(append.options, tmp_path, print_words)
+    assert "<--exchange><of exchange><--catalog><of catalog><--keys><of keys>" in told
+    _, told = run_job(maintain.options, tmp_path, print_words)
+    assert told.count("<--catalog><of catalog>") == len(told.splitlines()) == 3

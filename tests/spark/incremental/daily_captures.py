@@ -25,7 +25,7 @@ from polymux.testing.simulator import Simulation
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 DAY = 86_400 * 1_000_000_000
-FIRST_DAY = 1_794_009_600_000_000_000 // DAY * DAY  # 2026-11-07
+FIRST_DAY = 1_762_473_600_000_000_000 // DAY * DAY  # 2025-11-07, so that all days are over
 PROTOCOLS = ("mplex", "yamux", "nerdbank:version=2", "streamux")
 SENSORS = ("web-1", "web-2")
 

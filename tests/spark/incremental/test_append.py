@@ -29,11 +29,20 @@ from tests.spark.incremental.daily_captures import (
 )
 from tests.spark.lake.test_formats import read_as_format
 
+from polymux.analysis.output.parquet import read_batches
 from polymux.capture import SensorNaming
+from polymux.cli.commands.analyze_lake import lake_text, warn_about_kept
 from polymux.core.errors import PolymuxError
-from polymux.spark import Analysis, LakeOptions, analyze
+from polymux.spark import Analysis, LakeOptions, LakeRun, analyze
+from polymux.spark.batch.analyze_stage import StageResult
+from polymux.spark.batch.output_lock import read_lock
 from polymux.spark.incremental.append import MissingCaptures
-from polymux.spark.incremental.ledger import ChangedCaptures, OtherSettings
+from polymux.spark.incremental.ledger import (
+    ChangedCaptures,
+    OtherSettings,
+    ReadCapture,
+    newest_packets,
+)
 from polymux.spark.lake.lake import open_lake
 
 if TYPE_CHECKING:
@@ -45,6 +54,7 @@ DAYS, TALKS, STEPS = (30, 2400, 4000) if SOAK else (4, 24, 60)
 KINDS = 50  # of conversations in each protocol, in the soak
 # With it, packets of a session that is over lie in the second half of the first day, which is late.
 LATE_SEED = 8
+OTHER = build.End("192.0.2.7", 1)
 SENSORS = SensorNaming(pattern="captures/{sensor}/*.pcapng")
 pytestmark = pytest.mark.timeout(3000 if SOAK else 300)
 
@@ -120,7 +130,7 @@ def test_the_captures_of_sessions_that_go_on_are_not_needed_any_more(
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
-def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
+def test_sessions_stay_as_they_were_written_if_late_packets_touch_them_and_captures_are_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
@@ -129,12 +139,130 @@ def test_late_packets_of_sessions_whose_captures_are_gone_change_nothing(
     for paths in of_days:
         deliver([path for path in paths if path != late], made, captures)
     append(spark, captures, lake)
-    before = rows_of_lake(lake)
+    before = finished_sessions(lake)
     shutil.rmtree(captures)
     deliver([late], made, captures)
-    with pytest.raises(MissingCaptures, match="late packets"):
-        append(spark, captures, lake)
-    assert rows_of_lake(lake) == before
+    done = append(spark, captures, lake)
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) > (0, 0)
+    assert done.lake.gone
+    after = finished_sessions(lake)
+    assert before.items() <= after.items()
+    assert len(session_ids(lake)) == len(set(session_ids(lake)))
+    again = append(spark, captures, lake)
+    assert (again.captures, finished_sessions(lake)) == ([], after)
+
+
+def test_captures_that_were_moved_double_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    for paths in write_days(made, talks(LATE_SEED, 2, 12), 2):
+        deliver(paths, made, captures)
+    how = LakeOptions(carry_days=0)
+    analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    before, ids = finished_sessions(lake), session_ids(lake)
+    moved = tmp_path / "archive" / "captures"
+    moved.parent.mkdir()
+    captures.rename(moved)
+    done = analyze(spark, moved, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert done.lake.left_out
+    assert before.items() <= finished_sessions(lake).items()
+    assert sorted(session_ids(lake)) == sorted(ids)
+
+
+def test_a_session_that_goes_on_after_its_captures_are_gone_begins_in_the_middle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = [(0, bytes([0, len(text)]) + text) for text in [b"stream-%d" % n for n in range(9)]]
+    first, rest = parted(build.talk(*lines, close=False), 9)
+    more, last = parted(rest, 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    other = build.talk((0, b"\x00\x01a"), start=build.START + HOUR, ends=ends)
+
+    def added(**files: list[build.Packet]) -> Analysis:
+        shutil.rmtree(captures)
+        captures.mkdir()
+        for name, packets in files.items():
+            (captures / f"{name}.pcap").write_bytes(build.pcap(packets, nano=True))
+        return analyze(spark, captures, lake, lake=LakeOptions(carry_days=0.01), append=True)
+
+    added(first=first, other=other)
+    before = finished_sessions(lake)
+    assert before
+    done = added(more=later(more, 2 * HOUR))
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out, done.lake.open) == (1, 0, 1)
+    assert done.lake.gone == (str(captures / "first.pcap"),)
+    ids = session_ids(lake)
+    assert (len(ids), len(set(ids))) == (3, 3)
+    done = added(last=later(last, 2 * HOUR))
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) == (0, 0)  # it is carried as any other
+    assert sorted(session_ids(lake)) == sorted(ids)
+    assert before.items() <= finished_sessions(lake).items()
+    assert added(last=later(last, 2 * HOUR)).captures == []
+
+
+def test_a_capture_that_grows_does_not_double_sessions_that_began_in_one_that_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    begun, ended = parted(build.talk(*lines), 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    grows = [*ended, *build.talk(*lines, start=build.START + HOUR, ends=ends)]
+    (captures / "begun.pcap").write_bytes(build.pcap(begun, nano=True))
+    (captures / "grows.pcap").write_bytes(build.pcap(grows, nano=True))
+    append(spark, captures, lake)
+    before = finished_sessions(lake)
+    (captures / "begun.pcap").unlink()
+    grows += build.talk(*lines, start=build.START + 2 * HOUR, isn=(1 << 28, 2 << 28))
+    (captures / "grows.pcap").write_bytes(build.pcap(grows, nano=True))
+    done = append(spark, captures, lake)
+    assert done.conserved
+    assert done.lake is not None
+    assert (done.lake.kept, done.lake.left_out) == (1, len(ended))
+    assert before.items() <= finished_sessions(lake).items()
+    assert len(set(session_ids(lake))) == len(session_ids(lake)) == 3
+
+
+def test_sessions_that_stay_are_said_once_with_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    run = LakeRun(2, 0, 0, 0, 3, 1, ("a.pcap", "b.pcap"))
+    warn_about_kept(Analysis("lake", [], StageResult(), lake=run))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3 sessions not replaced: a.pcap and 1 more gone or changed" in line
+    assert "1 packet of their time left out" in line
+
+
+def parted(packets: list[build.Packet], at: int) -> tuple[list[build.Packet], list[build.Packet]]:
+    return packets[:at], packets[at:]
+
+
+def later(packets: list[build.Packet], nanoseconds: int) -> list[build.Packet]:
+    return [replace(packet, at=packet.at + nanoseconds) for packet in packets]
+
+
+def finished_sessions(lake: Path) -> dict[str, str]:
+    """The rows of the sessions that are over, as texts, by id."""
+    opened = open_lake(str(lake))
+    version = opened.current()
+    assert version is not None
+    files = [file for file in version.files_of("sessions") if not file.provisional]
+    rows = [row for batch in opened.batches(files) for row in batch.to_pylist()]
+    return {row["session_id"]: repr(row) for row in rows}
+
+
+def session_ids(lake: Path) -> list[str]:
+    opened = open_lake(str(lake))
+    version = opened.current()
+    assert version is not None
+    batches = opened.batches(version.files_of("sessions"), ["session_id"])
+    return [name for batch in batches for name in batch["session_id"].to_pylist()]
 
 
 def test_each_file_says_which_run_and_which_options_made_it(
@@ -174,6 +302,44 @@ def test_a_capture_that_is_gone_is_not_taken_for_one_that_its_name_matches_as_a_
     with pytest.raises(MissingCaptures, match=r"day\[1\]\.pcapng: gone"):
         append(spark, captures, lake, day(0))
     assert rows_of_lake(lake) == before
+
+
+def test_a_wrong_capture_is_dropped_with_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    made, captures, lake = tmp_path / "made", tmp_path / "captures", tmp_path / "lake"
+    first, _ = write_days(made, talks(5, 2, 12), 2)
+    deliver(first, made, captures)
+    wrong = captures / max(first, key=os.path.getsize).relative_to(made)
+    append(spark, captures, lake)
+    wrong.unlink()
+    with pytest.raises(MissingCaptures, match="--forget"):
+        append(spark, captures, lake, day(0))
+    how = LakeOptions(reprocess=(day(0),), forget=True)
+    done = analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert (done.lake.forgotten, done.lake.kept) == (1, 0)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_a_capture_is_forgotten_also_if_there_is_none_to_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    for name, ends in (("a.pcap", (build.ALICE, build.BOB)), ("b.pcap", (OTHER, build.BOB))):
+        shift = 0 if name == "a.pcap" else 48 * HOUR
+        talk = build.talk((0, b"\x00\x01a"), ends=ends, start=build.START + shift)
+        (captures / name).write_bytes(build.pcap(talk))
+    append(spark, captures, lake)
+    (captures / "a.pcap").unlink()
+    of_a = datetime.fromtimestamp(build.START / 1e9, UTC).date()
+    how = LakeOptions(reprocess=(of_a,), forget=True)
+    done = analyze(spark, captures, lake, sensors=SENSORS, lake=how, append=True)
+    assert done.lake is not None
+    assert (done.captures, done.lake.forgotten, done.lake.version) == ([], 1, 2)
+    assert "1 forgotten" in lake_text(done)
+    analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
 
 
 def test_sessions_of_overlapping_captures_are_not_doubled_when_one_is_read_again(
@@ -227,6 +393,51 @@ def test_sessions_of_a_sensor_that_is_not_heard_any_more_are_not_carried_for_eve
     assert still_open(8) == 1
     analyze(spark, captures, tmp_path / "tables", sensors=SENSORS)
     assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+
+
+def test_a_packet_from_the_future_does_not_end_the_sessions_of_its_sensor(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures, lake, whole = tmp_path / "captures", tmp_path / "lake", tmp_path / "whole"
+    begun, ended = parted(build.talk((0, b"\x00\x01a"), (0, b"\x02\x01x")), 4)
+    ends = (build.End("192.0.2.7", 1), build.BOB)
+    stray = build.talk((0, b"\x00\x01a"), start=build.START + 12 * 8766 * HOUR, ends=ends)[3]
+    days = [[*begun, stray], later(ended, 24 * HOUR)]
+    whole.mkdir()
+    monkeypatch.setattr(time, "time_ns", lambda: build.START + 30 * HOUR)
+    for number, packets in enumerate(days):
+        shutil.rmtree(captures, ignore_errors=True)
+        captures.mkdir()
+        for folder in (captures, whole):
+            (folder / f"{number}.pcap").write_bytes(build.pcap(packets, nano=True))
+        done = append(spark, captures, lake)
+        assert done.lake is not None
+        assert (done.lake.open, done.lake.kept) == (2 - number, 0)
+    analyze(spark, whole, tmp_path / "tables", sensors=SENSORS)
+    ids = [row["session_id"] for batch in read_batches(tmp_path / "tables", "sessions")
+           for row in batch.to_pylist()]  # fmt: skip
+    assert sorted(session_ids(lake)) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("ends", "newest"),
+    [
+        ([(1, 5), (4, 3000)], 100),  # one packet
+        ([(1, 5), (2000, 3000)], 5),  # all packets of one capture
+        ([(2000, 2100), (2000, 3000)], 3000),  # its clock is wrong, or that of this machine
+        ([(1, 101)], 101),  # clocks differ
+        ([(-1, -1)], -1),
+    ],
+)
+def test_how_far_a_sensor_was_captured_is_told_without_packets_from_the_future(
+    ends: list[tuple[int, int]], newest: int
+) -> None:
+    day = 24 * HOUR
+    captures = [
+        ReadCapture(str(n), 0, "", "whole", "web", max(-1, first * day), max(-1, last * day))
+        for n, (first, last) in enumerate(ends)
+    ]
+    assert newest_packets(captures, 100 * day) == {"web": max(-1, newest * day)}
 
 
 def test_late_packets_over_a_long_time_touch_the_session_after_the_last_of_them(
@@ -298,6 +509,50 @@ def test_a_lake_in_the_directory_of_its_captures_does_not_read_itself(
     again = append(spark, tmp_path, lake)
     assert again.lake is not None
     assert (again.captures, again.lake.version) == ([], 1)
+
+
+def test_a_lake_that_is_named_in_another_way_does_not_read_itself(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    capture = tmp_path / "a.pcapng"
+    capture.write_bytes(build.pcapng(build.talk((0, b"\x00\x01a"), close=False)))
+    for _ in range(2):
+        done = append(spark, tmp_path, Path("../lake"))
+    assert done.lake is not None
+    assert (done.captures, done.lake.version) == ([], 1)
+
+
+def test_a_lake_of_key_logs_is_not_added_to_without_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    captures, lake, keys = tmp_path / "captures", tmp_path / "lake", tmp_path / "keys.log"
+    captures.mkdir()
+    keys.write_text(f"CLIENT_RANDOM {'ab' * 32} {'cd' * 48}\n")
+    for number, named in enumerate(["", str(keys), ""]):
+        talk = build.talk((0, b"\x00\x01a"), start=build.START + number * HOUR)
+        (captures / f"{number}.pcap").write_bytes(build.pcap(talk))
+        if number < 2:  # key logs that have come later
+            analyze(spark, captures, lake, keys=named or (), append=True)
+        else:
+            with pytest.raises(OtherSettings, match="--keys"):
+                analyze(spark, captures, lake, append=True)
+
+
+def test_a_run_that_finds_nothing_new_does_not_list_the_lake(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture, place = tmp_path / "a.pcap", tmp_path / "lake"
+    capture.write_bytes(build.pcap(build.talk((0, b"\x00\x01a"))))
+    append(spark, capture, place)
+    listed: list[str] = []
+    opened = open_lake(str(place))
+    monkeypatch.setattr(type(opened.storage), "files", lambda storage, name: listed.append(name))
+    done = append(spark, capture, place)
+    assert done.lake is not None
+    assert (done.lake.version, done.lake.skipped, listed) == (1, 1, [])
+    assert read_lock(place) is None
 
 
 def test_a_lake_is_only_added_to_and_with_the_options_it_was_made_with(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.capture import capture_builder as build
 from tests.spark.incremental.daily_captures import (
     DAY,
     FIRST_DAY,
@@ -32,6 +33,7 @@ from tests.spark.object_store import ObjectStore
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import SensorNaming
 from polymux.spark import LakeOptions, analyze
+from polymux.spark.incremental.ledger import ChangedCaptures
 from polymux.spark.lake.lake import open_lake
 
 if TYPE_CHECKING:
@@ -149,3 +151,26 @@ def test_captures_are_known_again_with_other_credentials_which_are_kept_nowhere(
     written = [path.read_bytes() for path in lake.rglob("*") if path.is_file()]
     assert written
     assert not [data for data in written if b"secret" in data or b"password" in data]
+
+
+def test_an_object_that_has_grown_is_read_again_and_another_one_is_an_error(
+    spark: SparkSession, captures: ObjectStore, tmp_path: Path
+) -> None:
+    path, lake, url = tmp_path / "a.pcap", tmp_path / "lake", captures.url("grown")
+    lines = ((0, b"\x00\x01a"), (0, b"\x02\x01x"))
+    whole = build.talk(*lines)
+
+    def put(packets: list[build.Packet]) -> None:
+        path.write_bytes(build.pcap(packets, nano=True))
+        captures.put("grown/a.pcap", path)
+
+    put(whole[:4])
+    analyze(spark, url, lake, append=True)
+    put(whole)
+    done = analyze(spark, url, lake, append=True)
+    assert [summary.tcp_packets for summary in done.captures] == [len(whole)]
+    analyze(spark, url, tmp_path / "tables")
+    assert differences(rows_of_lake(lake), rows_of_tables(tmp_path / "tables")) == {}
+    put(build.talk(*lines, *lines, start=build.START + 1))
+    with pytest.raises(ChangedCaptures):
+        analyze(spark, url, lake, append=True)

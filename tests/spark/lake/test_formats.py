@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 from tests.spark.lake.lake_runs import ROWS, append, in_order, sorted_rows
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
 
 from polymux.analysis.schema.tables import TABLES
-from polymux.spark.lake.iceberg import default_catalog, file_properties
+from polymux.spark.lake.iceberg import IcebergFormat, default_catalog, file_properties
 from polymux.spark.lake.lake import Lake, open_lake
 from polymux.spark.lake.storage import delta_options, open_storage
 from polymux.spark.lake.store import FORMATS, LakeError, LakeVersion
@@ -153,6 +158,43 @@ def test_compacting_expiring_and_vacuuming_keep_the_answers(place: str, format: 
     assert append(lake, 4, [DAY_3]).number == 6
 
 
+def test_vacuum_keeps_what_iceberg_tables_need_whichever_way_the_lake_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    append(open_lake("../lake", "iceberg"), 1, [DAY_1])
+    append(open_lake(str(tmp_path / "link")), 2, [DAY_1])
+    lake = open_lake(str(tmp_path / "lake"))
+    lake.vacuum(timedelta(0))
+    third = append(lake, 3, [DAY_1])
+    assert read_as_format(lake, third, "sessions").num_rows == 3 * ROWS
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_vacuum_that_only_says_what_it_would_do_writes_nothing(
+    tmp_path: Path, format: str
+) -> None:
+    append(open_lake(str(tmp_path / "lake"), format), 1, [DAY_1])
+    (tmp_path / "lake" / "_lake" / "tables" / "00000001").unlink()  # as of a run that was killed
+    (tmp_path / "lake" / "_lake" / "catalog.db").unlink(missing_ok=True)
+    before = set(tmp_path.rglob("*"))
+    open_lake(str(tmp_path / "lake")).vacuum(timedelta(0), dry_run=True)
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_vacuum_deletes_no_metadata_of_tables_that_need_metadata_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(open_lake(str(tmp_path / "lake"), "iceberg"), 1, [DAY_1])
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    before = set((tmp_path / "copy").rglob("metadata/*"))
+    open_lake(str(tmp_path / "copy")).vacuum(timedelta(0))
+    assert before <= set((tmp_path / "copy").rglob("metadata/*"))
+    assert "which is not in the lake" in caplog.text
+
+
 @pytest.mark.parametrize("place", ["directory", "s3"] if SOAK else ["directory"], indirect=True)
 def test_a_catalog_of_iceberg_tables_is_made_again_from_the_lake(place: str) -> None:
     lake = grown(place, "iceberg")
@@ -206,10 +248,112 @@ def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(
     tmp_path: Path, catalog: str
 ) -> None:
     lake = open_lake(str(tmp_path / "lake"), "iceberg", catalog=catalog)
-    with pytest.raises(LakeError, match=r"Version 1 .* is committed") as caught:
+    with pytest.raises(LakeError) as caught:
         append(lake, 1, [DAY_1])
     assert "secret" not in str(caught.value)
     assert str(caught.value).startswith(catalog.partition(":")[0])
+    assert lake.current() is None
+
+
+def test_a_catalog_that_is_gone_after_a_commit_gets_the_version_in_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = open_lake(str(tmp_path / "lake"), "iceberg")
+    gone = OperationalError("connect", None, OSError("refused"))
+
+    def refuse(*arguments: object) -> None:
+        raise gone
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SqlCatalog, "create_namespace_if_not_exists", refuse)
+        with pytest.raises(LakeError, match=r"Version 1 .* is committed"):
+            append(lake, 1, [DAY_1])
+    assert append(lake, 2, [DAY_1]).number == 2
+    assert shown(default_catalog(lake.storage)) == lake.version(2).tables["sessions"]
+
+
+def test_a_catalog_of_another_lake_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    first = append(open_lake(str(tmp_path / "one"), "iceberg", catalog=uri), 1, [DAY_1])
+    other = open_lake(str(tmp_path / "other"), "iceberg", catalog=uri)
+    with pytest.raises(
+        LakeError, match=r"catalog\.db: .*another lake .*one/.*other.*another catal"
+    ):
+        append(other, 2, [DAY_1])
+    assert other.current() is None
+    assert shown(uri) == first.tables["sessions"]
+    assert append(open_lake(str(tmp_path / "one"), catalog=uri), 3, [DAY_1]).number == 2
+
+
+def test_a_lake_that_was_made_anew_has_its_own_tables_in_the_catalog_of_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"  # as of a lake on an object store: not in the lake
+    monkeypatch.setattr("polymux.spark.lake.iceberg.default_catalog", lambda storage: uri)
+    for seed in (1, 2):
+        append(open_lake(str(tmp_path / "lake"), "iceberg"), seed, [DAY_1], tables=("stalls",))
+    shutil.rmtree(tmp_path / "lake")
+    version = append(open_lake(str(tmp_path / "lake"), "iceberg"), 3, [DAY_1])
+    assert shown(uri) == version.tables["sessions"]
+
+
+def test_the_newest_of_two_versions_that_are_published_at_once_stays(tmp_path: Path) -> None:
+    lake = grown(str(tmp_path / "lake"), "iceberg")
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    tables = {number: lake.version(number).tables for number in (1, 2, 3)}
+    IcebergFormat(lake.storage, uri).publish(1, tables[1])
+    faster = iter([3])
+
+    def before(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if statement.startswith("UPDATE iceberg_namespace_properties"):
+            for number in faster:
+                IcebergFormat(lake.storage, uri).publish(number, tables[number])
+
+    event.listen(Engine, "before_cursor_execute", before)
+    try:
+        IcebergFormat(lake.storage, uri).publish(2, tables[2])
+    finally:
+        event.remove(Engine, "before_cursor_execute", before)
+    assert shown(uri) == tables[3]["sessions"]
+
+
+def test_upkeep_of_a_lake_whose_catalog_was_named_asks_for_it(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    place = str(tmp_path / "lake")
+    append(open_lake(place, "iceberg", catalog=uri), 1, [DAY_1, DAY_2])
+    with pytest.raises(LakeError, match=r"in the catalog sqlite:.*catalog\.db: name it .--catalog"):
+        open_lake(place).expire(1, today=date(2026, 11, 2))
+    assert open_lake(place).expire(1, today=date(2026, 11, 2), dry_run=True)
+    named = open_lake(place, catalog=uri)
+    assert named.expire(1, today=date(2026, 11, 2))
+    now = open_lake(place).current()
+    assert now is not None
+    assert now.options["catalog"] == uri
+    assert shown(uri) == now.tables["sessions"]
+
+
+def test_a_lake_and_its_catalog_that_an_older_polymux_made_are_taken_over(tmp_path: Path) -> None:
+    uri, place = f"sqlite:///{tmp_path}/catalog.db", tmp_path / "lake"
+    (place / "_lake").mkdir(parents=True)
+    (place / "_lake" / "settings").write_text('{"polymux-lake": 1, "format": "iceberg"}')
+    append(open_lake(str(place), catalog=uri), 1, [DAY_1])
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
+        database.execute(
+            "delete from iceberg_namespace_properties where property_key = 'polymux.lake'"
+        )
+    second = append(open_lake(str(place), catalog=uri), 2, [DAY_1])
+    assert shown(uri) == second.tables["sessions"]
+    with pytest.raises(LakeError, match="another lake"):
+        append(open_lake(str(tmp_path / "other"), "iceberg", catalog=uri), 3, [DAY_1])
+
+
+def shown(uri: str) -> str:
+    """Where the metadata of the table `sessions` is by a catalog."""
+    catalog = SqlCatalog("polymux", uri=uri)
+    try:
+        return str(catalog.load_table("polymux.sessions").metadata_location)
+    finally:
+        catalog.close()
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

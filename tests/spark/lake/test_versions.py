@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from tests.spark.lake.lake_runs import ROWS, append
+from tests.spark.lake.lake_runs import ROWS, append, made_up_rows
 from tests.spark.lake.object_store_process import ObjectStoreProcess, object_store_process
 
+from polymux.analysis.output.arrow_batches import SCHEMAS
 from polymux.core.errors import MissingExtra
 from polymux.spark.batch.output_lock import FoundLock, OutputBusy, read_lock
+from polymux.spark.incremental.row_removal import without_rows
 from polymux.spark.lake import version_log
 from polymux.spark.lake.compaction import plan_joins
 from polymux.spark.lake.lake import Lake, is_lake, open_lake
@@ -265,6 +268,32 @@ def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="holds something other than a lake \\(letters\\)"):
         open_lake(str(tmp_path))
     assert not is_lake(str(tmp_path))
+
+
+def test_what_a_killed_first_run_has_left_of_its_lock_is_no_other_content(tmp_path: Path) -> None:
+    (tmp_path / "_lock-0123456789abcdef0123456789abcdef").write_text("{}")
+    assert append(open_lake(str(tmp_path)), 1, [DAY_1]).number == 1
+
+
+def test_rows_of_an_older_polymux_are_joined_and_removed_with_null_in_new_columns(
+    lake: Lake,
+) -> None:
+    for seed in (1, 2):
+        staging = lake.begin()
+        with staging.output.folder() as folder:
+            (folder / "sessions" / f"date={DAY_1}").mkdir(parents=True)
+            rows = made_up_rows("sessions", seed).drop_columns(["note", "tls"])
+            pq.write_table(rows, folder / "sessions" / f"date={DAY_1}" / "a.parquet")
+            lake.commit(staging, added=staging.output.store(folder))
+    joined = lake.compact().added
+    (batch,) = lake.batches(joined)
+    assert batch.schema == SCHEMAS["sessions"]
+    assert batch["note"].null_count == batch["tls"].null_count == batch.num_rows == 2 * ROWS
+    old = lake.version(1).all_files()[0]
+    (first, *_) = made_up_rows("sessions", 1)["session_id"].to_pylist()
+    kept = without_rows(old, "session_id", [first], lake.begin().output)
+    assert kept is not None
+    assert [file.rows for file in kept] == [ROWS - 1]
 
 
 def test_a_lake_of_a_newer_polymux_is_not_read(lake: Lake) -> None:

@@ -133,6 +133,22 @@ _ENCODED_FRAMES_SCHEMA: Final = pa.schema(
     ]
 )
 
+
+def with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema from a batch, in its types; those that the batch lacks are null.
+
+    So rows of an older polymux are read, and written anew, with the columns of this one.
+    """
+    names = batch.schema.names
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
 _kind_names: dict[str, pa.Array] = {}
 
 

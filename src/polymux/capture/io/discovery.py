@@ -86,7 +86,8 @@ def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
 
     Raises:
         CaptureError: A path names nothing, is neither a file nor a directory, or cannot be listed.
-            Of a directory or file that cannot be looked at, a CaptureUnavailable.
+            Of a directory or file that cannot be looked at, and of a URL that cannot be listed, a
+            CaptureUnavailable.
         PolymuxError: A path is standard input, which workers cannot read.
         MissingExtra: A URL is given and pyarrow is not installed.
     """

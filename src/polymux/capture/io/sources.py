@@ -438,12 +438,15 @@ class LostInput(PolymuxError):
 class FileIdentity:
     """What a file was when it was indexed: its version, and a digest of samples of it.
 
-    A file behind a URL has no digest: it does not grow, and reading it costs requests.
+    A file behind a URL has no samples, because reading them costs requests, but a digest of its
+    `head`, which every reader has read. That is too little to go on reading another version of it
+    (`check`), and enough to tell a later one that has grown from another capture (`has_grown`).
     """
 
     size: int
     stamp: str
     samples: str = ""
+    head: str = ""
 
     @classmethod
     def of(cls, source: StoredSource) -> FileIdentity:
@@ -453,17 +456,29 @@ class FileIdentity:
             CaptureUnavailable: It cannot be read.
         """
         opened = source.opened_version
-        samples = "" if is_url(source.path) else source.sample_digest(opened.size)
-        return cls(opened.size, opened.stamp.replace(" ", "_"), samples)
+        stamp = opened.stamp.replace(" ", "_")
+        if is_url(source.path):
+            return cls(opened.size, stamp, head=_head_digest(source, opened.size))
+        return cls(opened.size, stamp, source.sample_digest(opened.size))
 
     @classmethod
     def parse(cls, text: str) -> FileIdentity:
         """The identity that `str` gave."""
-        size, stamp, samples = text.split(" ")
-        return cls(int(size), stamp, samples)
+        size, stamp, samples, *head = text.split(" ")
+        return cls(int(size), stamp, samples, *head)
 
     def __str__(self) -> str:
-        return f"{self.size} {self.stamp} {self.samples}"
+        head = f" {self.head}" if self.head else ""
+        return f"{self.size} {self.stamp} {self.samples}{head}"
+
+    def has_grown(self, source: StoredSource, now: FileVersion) -> bool:
+        """Whether an open file behind a URL, whose version is `now`, has grown since.
+
+        Raises:
+            CaptureUnavailable: It cannot be read.
+        """
+        larger = bool(self.head) and now.size > self.size
+        return larger and _head_digest(source, self.size) == self.head
 
     def check(self, source: StoredSource, now: FileVersion) -> None:
         """Check that an open file, whose version is `now`, begins with the file of this identity.
@@ -485,6 +500,11 @@ class FileIdentity:
         raise CaptureUnavailable(
             f"has changed since it was indexed: {what}; analyze it again", source.path
         )
+
+
+def _head_digest(source: StoredSource, size: int) -> str:
+    """A digest of the head of a file that has, or had, this size."""
+    return source.sample_digest(min(size, SAMPLE_BYTES))
 
 
 Copy = Callable[[bytes, int], None]  # takes bytes and their offset

@@ -32,6 +32,7 @@ from rich.text import Text
 
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture import FlowFilter, SensorNaming
+from polymux.capture.io.discovery import find_inputs
 from polymux.cli.commands.analyze_lake import lake_choice, lake_options, print_lake
 from polymux.cli.commands.analyze_watch import (
     check_followed,
@@ -129,6 +130,7 @@ def analyze(
     sensor: str,
     sensor_from: str,
     append: bool,
+    forget: bool,
     reprocess: tuple[datetime, ...],
     lake_format: str | None,
     by_sensor: bool,
@@ -143,7 +145,6 @@ def analyze(
     --out is a lake of tables by date, a directory or URL: each run adds what is new, and with
     --watch each batch is such a run.
     """
-    from polymux.capture.io.discovery import find_inputs
     from polymux.spark.batch.atomic_output import check_output
     from polymux.spark.batch.pipeline import analyze as run
     from polymux.spark.runtime.session import spark_session
@@ -154,7 +155,9 @@ def analyze(
         raise click.UsageError("--remote and --master: give one of them")
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
-    choice = lake_choice(append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange)
+    choice = lake_choice(
+        append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, forget
+    )
     start = partial(spark_session, master, remote=remote, memory=memory, conf=settings)
 
     def run_analysis(
@@ -193,12 +196,13 @@ def analyze(
             done = run_analysis(spark, captures, on_stage)
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
-    context.exit(exit_code_of(done, fail_on))
+    context.exit(exit_code(done, fail_on))
 
 
-def exit_code_of(done: Analysis, fail_on: str | None) -> int:
+def exit_code(done: Analysis, fail_on: str | None) -> int:
     """Return the exit code for tables that were published: 0 only if nothing is missing in them."""
-    code = EXIT_UNREADABLE if done.unread or not done.conserved else 0
+    left_out = done.lake is not None and done.lake.left_out > 0
+    code = EXIT_UNREADABLE if done.unread or left_out or not done.conserved else 0
     return fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code)
 
 

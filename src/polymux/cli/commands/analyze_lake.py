@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from polymux.cli.support.output import console as standard_output
-from polymux.cli.support.output import format_value, plural
+from polymux.cli.support.output import format_value, plural, warn
 
 if TYPE_CHECKING:
     from polymux.spark.batch.pipeline import Analysis, LakeOptions
@@ -39,6 +39,8 @@ def lake_options(command: Command) -> Command:
         click.option("--reprocess", type=click.DateTime(["%Y-%m-%d"]), multiple=True,
                      metavar="DATE",
                      help="Lake: read the captures of this day again and replace its rows."),
+        click.option("--forget", is_flag=True,
+                     help="Lake: with --reprocess: forget captures of the day that are gone."),
         click.option("--append", is_flag=True,
                      help="Lake: --out is one; add what it was not made from yet."),
     ):  # fmt: skip
@@ -57,6 +59,7 @@ class LakeChoice:
     carry_days: float
     catalog: str
     exchange: str
+    forget: bool
 
     @property
     def is_lake(self) -> bool:
@@ -81,6 +84,7 @@ class LakeChoice:
             self.carry_days,
             self.catalog,
             self.exchange,
+            self.forget,
         )
 
 
@@ -92,8 +96,15 @@ def lake_choice(
     carry_days: float,
     catalog: str,
     exchange: str,
+    forget: bool,
 ) -> LakeChoice:
-    """Return what the options of a lake say."""
+    """Return what the options of a lake say.
+
+    Raises:
+        click.UsageError: `--forget` is given without `--reprocess`.
+    """
+    if forget and not reprocess:
+        raise click.UsageError("--forget: name the day, with --reprocess DATE")
     return LakeChoice(
         append,
         tuple(sorted({day.date() for day in reprocess})),
@@ -102,17 +113,32 @@ def lake_choice(
         carry_days,
         catalog,
         exchange,
+        forget,
     )
 
 
 def lake_text(analysis: Analysis) -> str:
     """What a run has done to a lake, on one line."""
     run = analysis.lake
-    if run is None or not analysis.captures:
+    if run is None or not (analysis.captures or run.forgotten):
         return f"nothing new: {plural(run.skipped if run else 0, 'capture')} as before"
+    forgotten = f", {run.forgotten} forgotten" if run.forgotten else ""
     return (
-        f"{plural(len(analysis.captures), 'capture')} read, {run.skipped} as before; "
+        f"{plural(len(analysis.captures), 'capture')} read, {run.skipped} as before{forgotten}; "
         f"{plural(run.replaced, 'session')} replaced, {run.open} not over"
+    )
+
+
+def warn_about_kept(analysis: Analysis) -> None:
+    """Say which sessions should have been replaced, and stay because their captures are gone."""
+    run = analysis.lake
+    if run is None or not run.kept:
+        return
+    more = f" and {len(run.gone) - 1} more" if len(run.gone) > 1 else ""
+    left_out = f"; {plural(run.left_out, 'packet')} of their time left out" if run.left_out else ""
+    warn(
+        f"{plural(run.kept, 'session')} not replaced: {format_value(run.gone[0])}{more} gone or "
+        f"changed, but needed for that{left_out}; other packets are sessions of their own"
     )
 
 
@@ -120,6 +146,7 @@ def print_lake(analysis: Analysis) -> None:
     """Print what a run has done to a lake."""
     if analysis.lake is None:
         return
+    warn_about_kept(analysis)
     out = standard_output()
     out.print(lake_text(analysis))
     place = f"lake: {format_value(analysis.out)}, version {analysis.lake.version}"

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from polymux.capture import SensorNaming
-from polymux.cli.commands.analyze_lake import LakeChoice, lake_text
+from polymux.cli.commands.analyze_lake import LakeChoice, lake_text, warn_about_kept
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.signals import stop_requested
 from polymux.core.errors import CaptureError, PolymuxError
@@ -172,6 +172,7 @@ def run_lake_watch(
 
     def on_batch(done: Analysis) -> None:
         version = 0 if done.lake is None else done.lake.version
+        warn_about_kept(done)
         printer.print_line(f"version {version}: {lake_text(done)}")
 
     with stop_requested() as is_stopped:

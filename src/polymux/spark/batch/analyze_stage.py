@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -328,7 +328,7 @@ class OneWriter:
 
 
 def analyze_sessions(
-    flows: ReferenceReader,
+    flows: Iterable[StoredFlow],
     files: UrlFilePool,
     output: SessionOutput,
     options: AnalysisOptions,

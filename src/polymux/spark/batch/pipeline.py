@@ -92,6 +92,7 @@ class LakeOptions:
         exchange: A directory that the driver and all workers share, through which tasks exchange
             references. "": in the lake; of a lake on an object store, the temporary directory of
             this machine, which is enough for local sessions only.
+        forget: Forget the captures of the days of `reprocess` that are gone, with their rows.
     """
 
     format: str | None = None
@@ -100,6 +101,7 @@ class LakeOptions:
     carry_days: float = 7.0
     catalog: str = ""
     exchange: str = ""
+    forget: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,19 @@ class LakeRun:
 
     `version` is its version after the run. `skipped` captures were as they had been read before.
     `replaced` sessions had been over, and were analyzed again; `open` ones are not over, and their
-    rows are provisional.
+    rows are provisional. `kept` sessions should have been replaced, and stay as they were written,
+    because the captures `gone` with their packets are gone, or are others now: `left_out` packets
+    of their time are in no session. `forgotten` captures were gone, and their rows were removed.
     """
 
     version: int
     skipped: int
     replaced: int
     open: int
+    kept: int = 0
+    left_out: int = 0
+    gone: tuple[str, ...] = ()
+    forgotten: int = 0
 
 
 def analyze(

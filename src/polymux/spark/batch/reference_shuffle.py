@@ -463,7 +463,7 @@ class ReferenceLocation:
     def loaded_row(self) -> FlowRefs:
         """Return the row with its references."""
         row = self.row
-        refs = self._files.read(self.path, self._start, self.size)
+        refs = self.read(0, self.size)
         return FlowRefs(
             row.flow, row.direction, row.file, row.start, row.first_at, row.last_at, refs,
             row.hints, None, 0, row.recording, row.file_number,
@@ -472,6 +472,19 @@ class ReferenceLocation:
     def lazy_row(self) -> FlowRefs:
         """Return the row with a function that reads its references as they are needed."""
         return self.row._replace(stored=self.read, records=self.size // REF_BYTES)
+
+
+class HeldLocation(ReferenceLocation):
+    """A row some of whose references were removed; the others are in memory."""
+
+    __slots__ = ("_refs",)
+
+    def __init__(self, row: FlowRefs, refs: bytes) -> None:
+        super().__init__(row, Path(), 0, len(refs), ReferenceFiles())
+        self._refs = refs
+
+    def read(self, start: int, size: int) -> bytes:
+        return self._refs[start : start + size]
 
 
 class StoredFlow:
@@ -768,7 +781,7 @@ def _split_row(row: FlowRefs, boundaries: Sequence[int]) -> Iterator[FlowRefs]:
             )
         if end > begin:
             refs = row.refs[begin:end]
-            first_at, last_at = _packet_time(refs, 0), _packet_time(refs, len(refs) - REF_BYTES)
+            first_at, last_at = packet_time(refs, 0), packet_time(refs, len(refs) - REF_BYTES)
             yield row._replace(start=start, first_at=first_at, last_at=last_at, refs=refs)
         begin = end
 
@@ -781,6 +794,6 @@ def packet_offset(refs: bytes, position: int) -> int:
     return int.from_bytes(refs[position : position + 8], "little") >> OFFSET_SHIFT
 
 
-def _packet_time(refs: bytes, position: int) -> int:
+def packet_time(refs: bytes, position: int) -> int:
     """Return the timestamp of the same packet, in nanoseconds."""
     return int.from_bytes(refs[position + 8 : position + 16], "little", signed=True)

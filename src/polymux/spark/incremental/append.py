@@ -6,7 +6,7 @@ The steps of `batch.pipeline`, on what is new, with three more:
 2. index the new captures, and take up the packets of sessions that were not over
    (`carried_packets`);
 3. find the sessions of the lake that late packets touch, and index their captures again, for these
-   flows only (`touched_sessions`);
+   flows only (`touched_sessions`); those whose captures are gone stay (`kept_sessions`);
 4. analyze; rows of sessions that are still not over are provisional (`open_rule`, `lake_output`);
 5. write files that have rows of touched sessions anew without them (`row_removal`);
 6. commit: one version of the lake, all tables at once (`spark.lake`).
@@ -27,6 +27,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.layout import TableLayout
@@ -36,12 +37,7 @@ from polymux.capture import CaptureLimits, FileSummary
 from polymux.capture.io.discovery import CaptureFile, find_inputs
 from polymux.capture.io.file_pool import UrlFilePool
 from polymux.capture.io.paths import AnyPaths, is_url, open_private
-from polymux.core.errors import (
-    CaptureError,
-    CaptureUnavailable,
-    PolymuxError,
-    UnwritableOutput,
-)
+from polymux.core.errors import CaptureError, CaptureUnavailable, PolymuxError, UnwritableOutput
 from polymux.core.urls import place_of, with_credentials_of, without_credentials
 from polymux.spark.batch.analyze_stage import StageResult, analyze_sessions, plan_analyze_tasks
 from polymux.spark.batch.index_stage import (
@@ -63,13 +59,14 @@ from polymux.spark.batch.reference_shuffle import (
     ReferenceReader,
 )
 from polymux.spark.incremental.carried_packets import PAYLOAD_SUFFIX, load_carried
+from polymux.spark.incremental.kept_sessions import KeptSessions, RemainingFlows
 from polymux.spark.incremental.lake_output import (
     CARRIED_PREFIX,
     SECRETS_PREFIX,
     LakeOutput,
     StoredFiles,
 )
-from polymux.spark.incremental.ledger import Ledger, changed_captures
+from polymux.spark.incremental.ledger import KEYS_SETTING, Ledger, changed_captures
 from polymux.spark.incremental.open_rule import DAY_NS, OpenRule
 from polymux.spark.incremental.row_removal import CAPTURES_TABLE, files_of_dates, without_rows
 from polymux.spark.incremental.touched_sessions import (
@@ -96,7 +93,7 @@ Result = TypeVar("Result")
 
 
 class MissingCaptures(PolymuxError):
-    """Captures that must be read again are gone; the text names them, and what they are for."""
+    """Captures of a day that is to be replaced are gone; the text names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +105,7 @@ class AppendSettings:
         filters: Only these flows, each as `host:port`.
         limits: Limits for reading captures.
         reprocess: Days whose captures are read again, and whose rows are replaced.
+        forget: Whether captures of these days that are gone are forgotten, with their rows.
         by_sensor: Whether tables are divided by sensor too.
         carry_ns: How long a session that has not ended may be silent until it counts as over; and
             how long no run may have read a capture of its sensor, until all of it count so.
@@ -125,6 +123,7 @@ class AppendSettings:
     carry_ns: int = 7 * DAY_NS
     max_partition_bytes: int = 0
     exchange: str = ""
+    forget: bool = False
 
     def recorded(self) -> dict[str, str]:
         """The options that all runs of a lake must share, as text."""
@@ -138,6 +137,7 @@ class AppendSettings:
             "sensor": options.sensors.name,
             "sensor-from": options.sensors.pattern,
             "by-sensor": "true" if self.by_sensor else "false",
+            KEYS_SETTING: "true" if options.keys else "false",
         }
 
     def days(self) -> set[str]:
@@ -156,8 +156,11 @@ class Appended:
         capture_bytes: Size of `captures`.
         read_bytes: What was read of captures, in all stages.
         skipped: How many captures were as they had been read before.
+        forgotten: How many captures that are gone were forgotten.
         touched: How many sessions of the lake were over and have been replaced.
         open_sessions: How many sessions are not over; their rows are provisional.
+        kept: The sessions that packets touch and that stay: their captures are gone.
+        left_out: How many packets of the time of `kept` are in no session.
         version: The version of the lake; 0 if there was nothing to do.
         seconds: By stage.
     """
@@ -168,18 +171,23 @@ class Appended:
     capture_bytes: int = 0
     read_bytes: int = 0
     skipped: int = 0
+    forgotten: int = 0
     touched: int = 0
     open_sessions: int = 0
+    kept: KeptSessions = field(default_factory=KeptSessions)
+    left_out: int = 0
     version: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class InputPlan:
-    """What a run reads: captures as a whole, and those of them that were read before."""
+    """What a run reads: captures as a whole. `replaced` are those of the ledger whose packets in
+    the lake do not count any more: they are read again, or gone and `forgotten`."""
 
     whole: list[CaptureFile]
-    reread: frozenset[str]
+    replaced: frozenset[str]
+    forgotten: frozenset[str]
     skipped: int
 
 
@@ -198,14 +206,12 @@ def append_captures(
         CaptureError: An input cannot be found.
         CaptureUnavailable: An input cannot be read, or changed during the run.
         ChangedCaptures: A capture that was read before has other content now.
-        MissingCaptures: Late packets belong to sessions whose captures are gone.
+        MissingCaptures: Captures of a day that is to be replaced are gone.
         OtherSettings: The lake was made with other options.
         OutputBusy, ConcurrentCommit: Another run writes to the lake.
         LakeError: The lake cannot be read or written.
     """
-    inside = lake.location + "/"
-    found = find_inputs(paths)
-    files = [file for file in found if not without_credentials(file.path).startswith(inside)]
+    files = [file for file in find_inputs(paths) if not _is_inside(lake, file.path)]
     staging = lake.begin()
     try:
         with _exchange_folder(staging, settings.exchange) as folder:
@@ -215,7 +221,7 @@ def append_captures(
         lake.discard(staging)
         raise
     if not done.version:
-        lake.discard(staging)
+        lake.end(staging)
     return done
 
 
@@ -253,6 +259,7 @@ def analyze_into_lake(
         int(how.carry_days * DAY_NS),
         max_partition_bytes,
         how.exchange,
+        how.forget,
     )
     done = append_captures(spark, paths, lake, settings, on_stage or (lambda name: None))
     version = done.version or (before.number if before is not None else 0)
@@ -264,7 +271,16 @@ def analyze_into_lake(
         done.indexed_packets,
         done.capture_bytes,
         done.read_bytes,
-        LakeRun(version, done.skipped, done.touched, done.open_sessions),
+        LakeRun(
+            version,
+            done.skipped,
+            done.touched,
+            done.open_sessions,
+            done.kept.count,
+            done.left_out,
+            done.kept.gone,
+            done.forgotten,
+        ),
     )
 
 
@@ -307,6 +323,7 @@ class _Run:
         self._on_stage = on_stage
         self._done = Appended()
         self._urls: dict[str, str] = {}  # of an input at each place
+        self._again: dict[str, CaptureFile] = {}  # captures of touched sessions, as they are now
         self._cores = jobs_of(spark).parallelism()
         self._ledger = self._read_ledger()
 
@@ -315,15 +332,17 @@ class _Run:
         plan = self._plan_inputs(files)
         done = self._done
         done.skipped = plan.skipped
-        if not plan.whole:
+        done.forgotten = len(plan.forgotten)
+        if not plan.whole and not plan.forgotten:
             return done
         check_workers(self._spark, [file.path for file in plan.whole], self._folder)
         with self._stage("index"):
             indexed = self._index(plan.whole)
             spans = indexed_spans(indexed)
             now = time.time_ns()
-            ledger = self._ledger.updated(spans, plan.whole, self._settings.recorded(), now)
-            touched, carried = self._take_up(indexed, plan.reread)
+            ledger = self._ledger.without(plan.forgotten)
+            ledger = ledger.updated(spans, plan.whole, self._settings.recorded(), now)
+            touched, carried = self._take_up(indexed, plan.replaced)
             again = self._index_again(touched, indexed.buckets)
             done.captures = merge_by_file(summary for summary, _ in spans)
             done.capture_bytes = total_bytes(plan.whole)
@@ -334,9 +353,10 @@ class _Run:
         with self._stage("analyze"):
             stored = self._analyze(indexed, rule)
         with self._stage("publish"):
-            self._commit(ledger, stored, touched, plan.reread)
+            self._commit(ledger, stored, touched, plan.replaced)
         done.read_bytes = indexed.read_bytes + done.total.read_bytes
-        done.indexed_packets = indexed.packets
+        done.indexed_packets = indexed.packets - stored.left_out
+        done.left_out = stored.left_out
         done.touched = len(touched.dates)
         done.open_sessions = stored.open_sessions
         return done
@@ -379,17 +399,19 @@ class _Run:
         again = {without_credentials(file.path): file for file in grown}
         again |= {path: named[path] for path in of_days & named.keys()}
         rest = of_days - again.keys()
-        again |= self._found_again(rest, "their day is replaced")
+        found, gone = self._find_again(rest)
+        if gone and not self._settings.forget:
+            raise missing_captures(gone)
+        again |= found
         whole = sorted([*new, *again.values()], key=lambda file: file.path)
         skipped = named.keys() - {without_credentials(file.path) for file in whole}
-        return InputPlan(whole, frozenset(again), len(skipped))
+        return InputPlan(whole, frozenset([*again, *gone]), frozenset(gone), len(skipped))
 
-    def _found_again(self, paths: Iterable[str], purpose: str) -> dict[str, CaptureFile]:
-        """List captures of the ledger that must be read again.
+    def _find_again(self, paths: Iterable[str]) -> tuple[dict[str, CaptureFile], list[str]]:
+        """List captures of the ledger that are read again; also return those that are gone.
 
         Raises:
-            MissingCaptures: One is gone.
-            CaptureUnavailable: One cannot be looked at.
+            CaptureUnavailable: It cannot be found out whether one is gone.
         """
         found: dict[str, CaptureFile] = {}
         gone = []
@@ -404,13 +426,7 @@ class _Run:
                 found[path] = files[0]
             else:  # its name may be a pattern that others match, or a directory's now
                 gone.append(path)
-        if gone:
-            more = f" and {len(gone) - MAX_NAMED} more" if len(gone) > MAX_NAMED else ""
-            raise MissingCaptures(
-                f"{', '.join(gone[:MAX_NAMED])}{more}: gone, but needed again ({purpose}); restore "
-                "them, or leave the captures out that need them"
-            )
-        return found
+        return found, gone
 
     def _with_credentials(self, path: str) -> str:
         """The path of a capture; a URL with the credentials of an input at the same place."""
@@ -438,7 +454,10 @@ class _Run:
     def _take_up(
         self, indexed: IndexTotals, reread: frozenset[str]
     ) -> tuple[TouchedSessions, IndexTotals]:
-        """Find the sessions of the lake that the new packets touch, and load carried packets."""
+        """Find the sessions of the lake that the new packets touch, and load carried packets.
+
+        Sessions whose captures are gone, or are others now, stay as they were written.
+        """
         carried = self._load_carried(indexed.buckets, reread, TouchedSessions())
         if self._parent is None:
             return TouchedSessions(), carried
@@ -446,15 +465,19 @@ class _Run:
         together.merge(indexed)
         together.merge(carried)
         find = partial(_find_new_packets, self._folder, together.names, self._ledger.newest)
-        found = self._map(find, self._plan_flows(together))
+        packets = self._map(find, self._plan_flows(together))
         sessions = [file for file in self._parent.files.get("sessions", ()) if not file.provisional]
         touched = find_touched(
-            unpack_new_packets(found),
+            unpack_new_packets(packets),
             reread,
             self._settings.days(),
             self._ledger.captures,
             lambda columns: self._lake.batches(sessions, columns),
         )
+        found, gone = self._find_again(touched.captures)
+        _, _, changed = self._ledger.compare(found.values(), self._settings.limits)
+        self._done.kept = touched.keep([*gone, *(without_credentials(f.path) for f in changed)])
+        self._again = found
         if touched.captures:  # they have carried packets too, perhaps
             carried = self._load_carried(indexed.buckets, reread, touched)
         return touched, carried
@@ -484,14 +507,10 @@ class _Run:
         """Index the captures of touched sessions, for their flows only."""
         if not touched.captures:
             return IndexTotals(buckets)
-        found = self._found_again(touched.captures, "late packets belong to their sessions")
-        files = list(found.values())
-        _, _, changed = self._ledger.compare(files, self._settings.limits)
-        if changed:
-            raise changed_captures(changed)
+        files = [self._again[path] for path in sorted(touched.captures)]
         cut = cut_in_tasks(self._spark, self._folder)
         tasks = plan_index_tasks(files, self._cores, self._settings.max_partition_bytes, cut)
-        flows = {found[name].path: frozenset(flows) for name, flows in touched.captures.items()}
+        flows = {self._again[name].path: frozenset(f) for name, f in touched.captures.items()}
         return self._index_spans(
             [[replace(span, flows=flows[span.path]) for span in task] for task in tasks], buckets
         )
@@ -513,6 +532,7 @@ class _Run:
             rule,
             self._settings.by_sensor,
             KeyLog().merged(secrets),
+            self._done.kept,
             counters,
         )
         stored = StoredFiles()
@@ -520,9 +540,10 @@ class _Run:
             for result, files in self._map(task, self._plan_flows(indexed)):
                 self._done.total.add(result)
                 stored.add(files)
-        if self._done.total.packets != indexed.packets:
+        seen = self._done.total.packets + stored.left_out
+        if seen != indexed.packets:
             raise PolymuxError(
-                f"the analysis saw {self._done.total.packets} of the {indexed.packets} packets "
+                f"the analysis saw {seen} of the {indexed.packets} packets "
                 "that the index found: nothing was committed; this is a bug in polymux, please "
                 "report it"
             )
@@ -604,6 +625,7 @@ class _AnalyzeTask:
     rule: OpenRule
     by_sensor: bool
     secrets: KeyLog  # those of captures
+    kept: KeptSessions
     counters: Counters
 
     def __call__(self, selection: FlowSelection) -> tuple[StageResult, StoredFiles]:
@@ -615,11 +637,13 @@ class _AnalyzeTask:
         with self.output.folder() as folder:
             layout = self.options.layout
             sink = LakeOutput(folder, self.rule, self.by_sensor, layout, self.secrets)
+            remaining = RemainingFlows(flows, self.kept)
             # The writers outlive the files: closing these may find that one has changed.
             with sink, UrlFilePool(self.limits, flows.identities, flows.copies) as files:
-                analyze_sessions(flows, files, sink, self.options, result)
+                analyze_sessions(remaining, files, sink, self.options, result)
             result.read_bytes = files.bytes_read
             stored = sink.store(self.output)
+            stored.left_out = remaining.left_out
         self.counters.add(
             {
                 "input_bytes": result.read_bytes,
@@ -631,6 +655,15 @@ class _AnalyzeTask:
             }
         )
         return result, stored
+
+
+def missing_captures(gone: Sequence[str]) -> MissingCaptures:
+    """The error for captures of a day that is to be replaced, which are gone."""
+    more = f" and {len(gone) - MAX_NAMED} more" if len(gone) > MAX_NAMED else ""
+    return MissingCaptures(
+        f"{', '.join(gone[:MAX_NAMED])}{more}: gone, but needed again (their day is replaced); "
+        "restore them, or forget them with their rows (--forget, forget=True)"
+    )
 
 
 def _find_new_packets(
@@ -677,6 +710,12 @@ def _without_rows(
 ) -> list[DataFile] | None:
     file, key = work
     return without_rows(file, key, captures if key == "file" else sessions, output)
+
+
+def _is_inside(lake: Lake, path: str) -> bool:
+    """Whether an input is a file of the lake."""
+    location = unquote(without_credentials(path)) if is_url(path) else path
+    return lake.storage.name_of(location) is not None
 
 
 def _is_carried(name: str, suffix: str) -> bool:

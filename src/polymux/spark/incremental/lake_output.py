@@ -48,12 +48,14 @@ class StoredFiles:
     data: list[DataFile] = field(default_factory=list)
     state: list[StateFile] = field(default_factory=list)
     open_sessions: int = 0
+    left_out: int = 0  # packets of the time of sessions that stay as they were written
 
     def add(self, other: StoredFiles) -> None:
         """Add what another task has stored."""
         self.data += other.data
         self.state += other.state
         self.open_sessions += other.open_sessions
+        self.left_out += other.left_out
 
 
 def start_date(started_ns: int) -> str:

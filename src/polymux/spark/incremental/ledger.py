@@ -2,14 +2,15 @@
 
 It is a state file of the lake (`spark.lake`), written anew by each run. A capture is recognised by
 its path, its size and its content: as long as size and modification time are as before it is not
-even opened; otherwise samples of its content decide, or on an object store its entity tag.
+even opened; otherwise samples of its content decide. On an object store it is its entity tag, and
+of an object that is larger its head.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polymux.capture import CaptureLimits, FileSummary
@@ -28,7 +29,9 @@ except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
 LEDGER_VERSION = 1
+KEYS_SETTING = "keys"  # whether there were secrets of TLS sessions
 MAX_NAMED = 3  # captures that an error names
+FUTURE_NS = 86_400 * 1_000_000_000  # by how much clocks, or their time zones, may differ
 _COLUMNS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -84,7 +87,7 @@ class Ledger:
     Attributes:
         settings: The options that decide what the rows are, as text; the same for all runs.
         captures: What was read.
-        newest: Timestamp of the newest packet of each sensor, in nanoseconds.
+        newest: Up to when each sensor was captured, in nanoseconds (`newest_packets`).
         heard: When a run has last read a capture of each sensor, by the clock of its driver, in
             nanoseconds since 1970.
     """
@@ -130,9 +133,16 @@ class Ledger:
         return cls(head["settings"], captures, head["newest"], head["heard"])
 
     def check_settings(self, settings: Mapping[str, str]) -> None:
-        """Raise OtherSettings if the lake was made with others."""
+        """Raise OtherSettings if the lake was made with others. Key logs may be added."""
         for name, value in settings.items():
             before = self.settings.get(name, value)
+            if name == KEYS_SETTING and value == "true":
+                continue
+            if name == KEYS_SETTING and before != value:
+                raise OtherSettings(
+                    "the lake was made with key logs: name them again with --keys (keys=); "
+                    "without them TLS sessions that are analyzed again would lose their frames"
+                )
             if before != value:
                 raise OtherSettings(
                     f"the lake was made with {name}={before!r}, not {value!r}: use the same "
@@ -169,6 +179,11 @@ class Ledger:
                     grown.append(file)
         return new, grown, changed
 
+    def without(self, paths: Collection[str]) -> Ledger:
+        """Return the ledger without these captures."""
+        captures = {path: found for path, found in self.captures.items() if path not in paths}
+        return Ledger(self.settings, captures, self.newest, self.heard)
+
     def updated(
         self,
         spans: Iterable[tuple[FileSummary, SpanFacts]],
@@ -181,7 +196,7 @@ class Ledger:
         `now_ns` is the time of the run, in nanoseconds since 1970.
         """
         modified = {without_credentials(file.path): file.modified_ns for file in files}
-        captures, newest, heard = dict(self.captures), dict(self.newest), dict(self.heard)
+        captures, heard = dict(self.captures), dict(self.heard)
         read: set[str] = set()
         for summary, facts in spans:
             path = summary.file
@@ -202,13 +217,32 @@ class Ledger:
                 min((first for first, _ in times), default=-1),
                 max((last for _, last in times), default=-1),
             )
-            newest[summary.sensor] = max(newest.get(summary.sensor, -1), facts.last_at)
             heard[summary.sensor] = now_ns
+        newest = newest_packets(captures.values(), now_ns)
         return Ledger(dict(settings), captures, newest, heard)
 
     def unheard(self, now_ns: int, silent_ns: int) -> frozenset[str]:
         """Return the sensors of which no run has read a capture for longer than `silent_ns`."""
         return frozenset(name for name, at in self.heard.items() if now_ns - at > silent_ns)
+
+
+def newest_packets(captures: Iterable[ReadCapture], now_ns: int) -> dict[str, int]:
+    """Return up to when each sensor was captured: the time of its newest packet; -1: it has none.
+
+    A packet with a time in the future, by more than `FUTURE_NS`, says nothing about that: a capture
+    with others reaches to `now_ns` then, and one without is passed over. Only if a sensor has no
+    other capture, its clock or that of this machine is wrong as a whole, and its packets count.
+    """
+    limit = now_ns + FUTURE_NS
+    newest: dict[str, int] = {}
+    ahead: dict[str, int] = {}
+    for capture in captures:
+        if capture.first_at > limit:
+            ahead[capture.sensor] = max(ahead.get(capture.sensor, -1), capture.last_at)
+        else:
+            last = capture.last_at if capture.last_at <= limit else now_ns
+            newest[capture.sensor] = max(newest.get(capture.sensor, -1), last)
+    return {**ahead, **{name: at for name, at in newest.items() if at >= 0 or name not in ahead}}
 
 
 def changed_captures(files: Iterable[CaptureFile]) -> ChangedCaptures:
@@ -229,7 +263,10 @@ def _begins_with(path: str, identity: FileIdentity, limits: CaptureLimits) -> bo
     """
     source = open_capture(path, limits)
     try:
-        identity.check(source, source.version())
+        now = source.version()
+        if identity.has_grown(source, now):
+            return True
+        identity.check(source, now)
     except CaptureError:
         return False
     finally:

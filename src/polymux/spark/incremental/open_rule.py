@@ -26,7 +26,7 @@ class OpenRule:
     its sensor is not heard any more.
 
     Attributes:
-        newest: Timestamp of the newest packet of each sensor, in nanoseconds.
+        newest: Up to when each sensor was captured, in nanoseconds.
         carry_ns: How long a session that has not ended may be silent.
         unheard: Sensors that are not heard any more: their clocks stand still.
     """

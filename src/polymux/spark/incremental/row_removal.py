@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.arrow_batches import SCHEMAS, with_columns
 from polymux.analysis.output.layout import TableLayout
 from polymux.analysis.output.parquet import TableWriter, recorded_options
 from polymux.core.errors import MissingExtra
@@ -61,7 +61,7 @@ def without_rows(
                 for batch in parquet.iter_batches():
                     kept = batch.filter(pc.invert(pc.is_in(batch[key], value_set=unwanted)))
                     if kept.num_rows:
-                        writer.emit(file.table, kept.cast(SCHEMAS[file.table]))
+                        writer.emit(file.table, with_columns(kept, SCHEMAS[file.table]))
             place = folder / "stored" / Path(file.path).parent
             place.mkdir(parents=True)
             for path in (folder / "kept").rglob("*.parquet"):

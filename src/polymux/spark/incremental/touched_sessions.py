@@ -8,10 +8,11 @@ they are of another connection:
   sessions of that time, or to those right before and after;
 - packets that go on without a SYN with a flow that is not carried.
 
-A touched session is analyzed again from its captures, and its rows are replaced. Sessions of the
-same flow that may have packets in one of these captures are touched too: so the captures that are
-read again have the packets of touched sessions only. They are those that share a capture with it,
-and those of the time of one: a session does not name a capture that only repeats its packets.
+A touched session is analyzed again from its captures, and its rows are replaced; if one of these is
+gone, it stays (`kept_sessions`). Sessions of the same flow that may have packets in one of these
+captures are touched too: so the captures that are read again have the packets of touched sessions
+only. They are those that share a capture with it, and those of the time of one: a session does not
+name a capture that only repeats its packets.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from polymux.capture.packets.packet_refs import ACK, REF_BYTES, SYN
 from polymux.core.errors import MissingExtra
 from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
 from polymux.spark.incremental.carried_packets import MARK
+from polymux.spark.incremental.kept_sessions import KeptSessions
 from polymux.spark.incremental.lake_output import start_date
 from polymux.spark.incremental.ledger import ReadCapture
 from polymux.spark.incremental.open_rule import SETTLE_NS
@@ -42,6 +44,7 @@ SESSION_COLUMNS = [
     "session_id", "sensor", "dialer", "acceptor", "started_at", "ended_at", "ending",
     "connection_id", "capture",
 ]  # fmt: skip
+MICROSECOND = 1000  # nanoseconds; times in tables are cut to it
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Batches = Callable[[list[str]], Iterable[pa.RecordBatch]]
 
@@ -71,15 +74,33 @@ class PublishedSession:
 
 @dataclass
 class TouchedSessions:
-    """The sessions whose rows are replaced, by id with the date of their start; and the captures
-    that are read for them, each with the flows it is read for."""
+    """The sessions whose rows are replaced, by id with the date of their start, and by flow; and
+    the captures that are read for them, each with the flows it is read for."""
 
     dates: dict[str, str] = field(default_factory=dict)
     captures: dict[str, set[FlowName]] = field(default_factory=dict)
+    sessions: dict[FlowName, list[PublishedSession]] = field(default_factory=dict)
 
     def flows_by_capture(self) -> frozenset[tuple[FlowName, str]]:
         """Flows, each with a capture that is read again for it."""
         return frozenset((flow, path) for path, flows in self.captures.items() for flow in flows)
+
+    def keep(self, gone: Iterable[str]) -> KeptSessions:
+        """Leave out the sessions of flows for which one of these captures would be read.
+
+        All of a flow: a capture that is read for some of its sessions has packets of the others.
+        """
+        missing = sorted(path for path in gone if self.captures.get(path))
+        kept = {flow for path in missing for flow in self.captures[path]}
+        times = {}
+        for flow in kept:
+            sessions = self.sessions.pop(flow)
+            for session in sessions:
+                del self.dates[session.session_id]
+            times[flow] = tuple((s.started_at, s.ended_at + MICROSECOND - 1) for s in sessions)
+        captures = {path: flows - kept for path, flows in self.captures.items()}
+        self.captures = {path: flows for path, flows in captures.items() if flows}
+        return KeptSessions(sum(map(len, times.values())), times, tuple(missing))
 
 
 def find_new_packets(
@@ -157,7 +178,10 @@ def find_touched(
         chosen = {s.session_id for s in sessions if s.session_id in touched.dates}
         for new in by_flow.get(flow, ()):
             chosen |= _touched_by(new, sessions)
-        for session in _closure(chosen, sessions, captures):
+        closure = _closure(chosen, sessions, captures)
+        if closure:
+            touched.sessions[flow] = closure
+        for session in closure:
             touched.dates[session.session_id] = start_date(session.started_at)
             for path in session.captures - reread:
                 touched.captures.setdefault(path, set()).add(flow)
@@ -198,7 +222,7 @@ def _closure(
 
 def _is_of_time(session: PublishedSession, captures: Iterable[ReadCapture]) -> bool:
     """Whether one of the captures has packets of the time of a session."""
-    begin, end = session.started_at, session.ended_at + 1000  # they are cut to microseconds
+    begin, end = session.started_at, session.ended_at + MICROSECOND
     return any(capture.overlaps(begin, end) for capture in captures)
 
 
@@ -241,4 +265,4 @@ def _of_captures(batch: pa.RecordBatch, paths: frozenset[str], dates: set[str]) 
 
 
 def _nanoseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    return (moment - _EPOCH) // timedelta(microseconds=1) * MICROSECOND

@@ -9,6 +9,7 @@ metadata: a catalog that is lost, or is on another machine, is made again from t
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from polymux.analysis.output.layout import PARTITION_COLUMNS
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.errors import MissingExtra
 from polymux.core.urls import without_credentials
+from polymux.spark.lake.settings import read_settings
 from polymux.spark.lake.storage import Storage, delta_options, one_line
 from polymux.spark.lake.store import DataFile, LakeError, LakeVersion
 from polymux.spark.lake.table_format import (
@@ -51,16 +53,20 @@ try:
         StringType,
         TimestamptzType,
     )
-    from sqlalchemy import insert, select, update
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy import delete, insert, select, update
+    from sqlalchemy.exc import IntegrityError, SQLAlchemyError
     from sqlalchemy.orm import Session
 except ImportError:
     raise MissingExtra("lake", "a lake of Iceberg tables") from None
+
+log = logging.getLogger("polymux.spark")
 
 NAMESPACE: Final = "polymux"
 CATALOG_NAME: Final = "polymux"
 CATALOG_FILE: Final = "_lake/catalog.db"
 VERSION_KEY: Final = "polymux.version"
+LAKE_KEY: Final = "polymux.lake"  # in the namespace: the id of its lake
+PUBLISH_ATTEMPTS: Final = 5
 SNAPSHOT_AGE: Final = timedelta(days=30)  # older snapshots leave the metadata
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _FIRST_PARTITION_FIELD: Final = 1000
@@ -75,8 +81,11 @@ class IcebergFormat(TableFormat):
         catalog: URI of the SQL catalog; "": a SQLite file, see `default_catalog`.
     """
 
+    has_catalog = True
+
     def __init__(self, storage: Storage, catalog: str = "") -> None:
         self._storage = storage
+        self._is_named = bool(catalog)
         self._base = storage.location
         if "://" not in self._base:
             self._base = f"file://{self._base}"
@@ -98,28 +107,48 @@ class IcebergFormat(TableFormat):
                     positions[name] = position
             return positions
 
+    def check(self) -> None:
+        with self._explained(), self._catalog() as catalog, Session(catalog.engine) as session:
+            self._check_owner(session, _namespace_properties(session))
+
     def publish(self, number: int, positions: Mapping[str, str]) -> None:
         """Point the catalog to the tables of a version, all in one transaction of SQL.
 
         Does nothing if the catalog has that version or a newer one.
+
+        Raises:
+            LakeError: It is a catalog that was named, and has the tables of another lake.
         """
         with self._explained(), self._catalog() as catalog:
             catalog.create_namespace_if_not_exists(NAMESPACE)
-            with Session(catalog.engine) as session:
-                if _advance(session, number):
-                    for table, location in positions.items():
-                        _point(session, table, location)
-                    session.commit()
+            for _ in range(PUBLISH_ATTEMPTS):
+                with Session(catalog.engine) as session:
+                    if self._publish_once(session, number, positions):
+                        return
+            raise LakeError(
+                f"{without_credentials(self.catalog_uri)}: other runs change it all the time; run "
+                "it again"
+            )
 
     def vacuum(self, limit: datetime, kept: Sequence[Mapping[str, str]]) -> None:
-        """Delete metadata older than `limit` that none of the `kept` positions needs."""
+        """Delete metadata older than `limit` that none of the `kept` positions needs.
+
+        Of a table that needs metadata outside the lake none is deleted: the lake was moved, and
+        names do not tell which files are those.
+        """
         for table in TABLES:
             needed: set[str] = set()
             with self._explained():
                 for location in {positions[table] for positions in kept if table in positions}:
                     needed |= _metadata_files(StaticTable.from_metadata(location, self._properties))
-            prefix = len(self._base) + 1
-            names = {location[prefix:] for location in needed}
+            names = {self._name_of(location) for location in needed}
+            if None in names:
+                outside = min(location for location in needed if self._name_of(location) is None)
+                log.warning(
+                    "no metadata of %s/%s is deleted: the table needs %s, which is not in the lake",
+                    self._base, table, outside,
+                )  # fmt: skip
+                continue
             self._storage.delete(
                 [
                     file.name
@@ -129,6 +158,61 @@ class IcebergFormat(TableFormat):
             )
 
     # Private helpers
+
+    def _publish_once(self, session: Session, number: int, positions: Mapping[str, str]) -> bool:
+        """Publish a version; False if another writer has changed the namespace meanwhile."""
+        found = _namespace_properties(session)
+        if not self._check_owner(session, found):
+            _delete_tables(session)
+            found = {}
+        version = found.get(VERSION_KEY)
+        if version is not None and int(version) >= number:
+            return True
+        try:
+            changed = _set_property(session, VERSION_KEY, version, str(number)) and (
+                LAKE_KEY in found or _set_property(session, LAKE_KEY, None, self._lake_id())
+            )
+        except IntegrityError:
+            return False
+        if changed:
+            for table, location in positions.items():
+                _point(session, table, location)
+            session.commit()
+        return changed
+
+    def _check_owner(self, session: Session, found: Mapping[str, str]) -> bool:
+        """Whether the tables of the namespace, which has these properties, are of this lake.
+
+        A catalog that was not named belongs to the place of the lake: others are of one that was
+        deleted there.
+
+        Raises:
+            LakeError: They are of another lake, and the catalog was named.
+        """
+        if LAKE_KEY in found:
+            ours = found[LAKE_KEY] == self._lake_id()
+        elif VERSION_KEY in found:  # an older polymux wrote it
+            ours = self._lake_id() == self._base and all(
+                self._name_of(location) is not None for location in _table_locations(session)
+            )
+        else:
+            ours = True
+        if not ours and self._is_named:
+            raise LakeError(
+                f"{without_credentials(self.catalog_uri)}: its namespace {NAMESPACE} has the "
+                f"tables of another lake ({min(_table_locations(session), default='deleted')}), "
+                f"not of {self._base}: name another catalog, or drop them from it"
+            )
+        return ours
+
+    def _lake_id(self) -> str:
+        """The id of the lake; of one that an older polymux made, its place."""
+        settings = read_settings(self._storage)
+        return (settings.id if settings is not None else "") or self._base
+
+    def _name_of(self, location: str) -> str | None:
+        """The name in the lake of a file that metadata names; None if it is elsewhere."""
+        return self._storage.name_of(location.removeprefix("file://"))
 
     def _open_table(
         self,
@@ -342,25 +426,43 @@ def _metadata_files(table: Table) -> set[str]:
     return found
 
 
-def _advance(session: Session, number: int) -> bool:
-    """Set the version of the namespace to `number`; False if it is that or newer."""
-    keys = {
-        "catalog_name": CATALOG_NAME,
-        "namespace": NAMESPACE,
-        "property_key": VERSION_KEY,
-    }
-    where = [getattr(IcebergNamespaceProperties, name) == value for name, value in keys.items()]
-    found = session.scalar(select(IcebergNamespaceProperties.property_value).where(*where))
-    if found is None:
-        value = str(number)
+def _namespace_properties(session: Session) -> dict[str, str]:
+    row = IcebergNamespaceProperties
+    where = row.catalog_name == CATALOG_NAME, row.namespace == NAMESPACE
+    found = session.execute(select(row.property_key, row.property_value).where(*where))
+    return {str(name): str(value) for name, value in found}
+
+
+def _set_property(session: Session, name: str, before: str | None, value: str) -> bool:
+    """Set a property of the namespace that was `before`, None: that it did not have. Return False,
+    or raise IntegrityError, if that is not so any more."""
+    keys = {"catalog_name": CATALOG_NAME, "namespace": NAMESPACE, "property_key": name}
+    if before is None:
         session.execute(insert(IcebergNamespaceProperties).values(**keys, property_value=value))
         return True
-    if int(found) >= number:
-        return False
+    row = IcebergNamespaceProperties
+    where = [getattr(row, key) == wanted for key, wanted in keys.items()]
+    change = update(row).where(*where, row.property_value == before).values(property_value=value)
+    return int(session.connection().execute(change).rowcount) == 1
+
+
+def _delete_tables(session: Session) -> None:
+    """Delete the entries of all tables of the namespace, and which lake and version they are of."""
+    row, table = IcebergNamespaceProperties, IcebergTables
+    keys = row.property_key.in_([VERSION_KEY, LAKE_KEY])
     session.execute(
-        update(IcebergNamespaceProperties).where(*where).values(property_value=str(number))
+        delete(row).where(row.catalog_name == CATALOG_NAME, row.namespace == NAMESPACE, keys)
     )
-    return True
+    session.execute(
+        delete(table).where(table.catalog_name == CATALOG_NAME, table.table_namespace == NAMESPACE)
+    )
+
+
+def _table_locations(session: Session) -> list[str]:
+    """Where the metadata of the tables of the namespace is."""
+    table = IcebergTables
+    where = table.catalog_name == CATALOG_NAME, table.table_namespace == NAMESPACE
+    return [str(found) for found in session.scalars(select(table.metadata_location).where(*where))]
 
 
 def _point(session: Session, table: str, location: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import uuid
@@ -15,12 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.output.arrow_batches import SCHEMAS
+from polymux.analysis.output.arrow_batches import SCHEMAS, with_columns
 from polymux.analysis.output.layout import partition_values
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import UnwritableOutput
+from polymux.core.urls import without_credentials
 from polymux.spark.batch.output_lock import LOCK_NAME, OutputLock, read_lock
 from polymux.spark.lake.compaction import join_files, plan_joins
+from polymux.spark.lake.settings import create_settings, read_settings
 from polymux.spark.lake.storage import TASKS_FOLDER, Storage, StoredFile, open_storage
 from polymux.spark.lake.store import (
     FORMATS,
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polymux.spark")
 
-SETTINGS_NAME: Final = "_lake/settings"
 STATE_FOLDER: Final = "_lake/state"
 DEFAULT_TARGET_BYTES: Final = 128 << 20
 DEFAULT_GRACE: Final = timedelta(days=7)
+CATALOG_OPTION: Final = "catalog"  # of a version
 MAINTENANCE: Final = frozenset({"compact", "expire"})
 _OWN_FILE: Final = re.compile(r"part-[0-9a-f]{12}-[0-9a-f]{12}\.parquet")
 _STATE_FILE: Final = re.compile(r"[0-9a-f]{12}-[0-9a-f]{12}")
@@ -164,6 +165,8 @@ class Lake:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these files in the schemas of their tables, file by file.
 
+        Columns that a file of an older polymux does not have are null.
+
         Args:
             files: Files of one or several tables.
             columns: These columns only, in this order.
@@ -178,7 +181,7 @@ class Lake:
             system = self.storage.arrow_filesystem
             with system.open_input_file(self.storage.arrow_path(file.path)) as source:
                 for batch in pq.ParquetFile(source).iter_batches(columns=names):
-                    yield batch.select(names).cast(wanted)
+                    yield with_columns(batch, wanted)
 
     def paths(self, files: Iterable[DataFile]) -> list[str]:
         """The full paths of data files, or their URLs without credentials."""
@@ -218,6 +221,7 @@ class Lake:
             self._locks[run] = OutputLock(Path(self.url), run)
         try:
             self._found()
+            self._tables.check()
             self.complete()
             return Staging(run, self.current(), TaskOutput(self.storage, run))
         except BaseException:
@@ -272,7 +276,7 @@ class Lake:
                 [*(file for file in files if file.path not in gone), *new],
                 _state_of(parent) if kept_state is None else kept_state,
                 operation,
-                options or {},
+                {**(options or {}), **self._catalog_of(parent)},
             )
             for table in version.files:
                 partition_columns(table, version)  # checks that a table has the same everywhere
@@ -281,6 +285,10 @@ class Lake:
         self._check_newest(committed)
         self._unlock(staging.run)
         return replace(committed, tables=self._bring_tables(committed))
+
+    def end(self, staging: Staging) -> None:
+        """End a run without a version that has stored nothing."""
+        self._unlock(staging.run)
 
     def discard(self, staging: Staging) -> None:
         """End a run without a version, and remove the files that it has stored.
@@ -304,9 +312,19 @@ class Lake:
 
     def complete(self) -> bool:
         """Bring the tables of a Delta or Iceberg lake to its newest version, if a killed run has
-        not. Return whether there was something to do."""
+        not. Return whether there was something to do.
+
+        Raises:
+            LakeError: Its tables are in a catalog that was named, and none is named now.
+        """
         current = self.current()
         if current is not None:
+            recorded = current.options.get(CATALOG_OPTION, "")
+            if recorded and not self._catalog:
+                raise LakeError(
+                    f"{self.location}: its tables are in the catalog {recorded}: name it "
+                    "(--catalog, catalog=), so that it does not keep an old version"
+                )
             self._bring_tables(current)
         return current is not None and self._tables.has_positions and not current.tables
 
@@ -390,7 +408,8 @@ class Lake:
         Returns:
             The files that were deleted, or would be.
         """
-        self.complete()
+        if not dry_run:
+            self.complete()
         limit = datetime.now(UTC) - grace
         # First: the files of a run that commits now are named below, or are those of this run.
         writing = self._writing_run()
@@ -447,15 +466,23 @@ class Lake:
 
     def _found(self) -> None:
         """Create the lake, if it does not exist."""
-        found = _format_of(self.storage)
+        found = read_settings(self.storage)
         if found is None:
-            self.storage.create(SETTINGS_NAME, _settings(self.format))
-            found = _format_of(self.storage)
-        if found != self.format:
-            raise LakeError(_other_format(self.location, found or "", self.format))
+            create_settings(self.storage, self.format)
+            found = read_settings(self.storage)
+        if found is None or found.format != self.format:
+            raise LakeError(
+                _other_format(self.location, found.format if found else "", self.format)
+            )
         for table in TABLES:
             if table != "content":
                 self.storage.make_folder(table)
+
+    def _catalog_of(self, parent: LoadedVersion | None) -> dict[str, str]:
+        """The option of a version that records a catalog that was named, without credentials."""
+        before = {} if parent is None else parent.version.options
+        found = without_credentials(self._catalog) or before.get(CATALOG_OPTION, "")
+        return {CATALOG_OPTION: found} if found and self._tables.has_catalog else {}
 
     def _check_parent(
         self, staging: Staging, parent: LoadedVersion | None, gone: set[str], operation: str
@@ -602,41 +629,27 @@ def open_lake(url: str, format: str | None = None, *, catalog: str = "") -> Lake
     if format is not None and format not in FORMATS:
         raise LakeError(f"format {format!r}: one of {', '.join(FORMATS)}")
     storage = open_storage(url)
-    found = _format_of(storage)
+    found = read_settings(storage)
     if found is None:
         _check_empty(storage)
-    elif format not in (None, found):
-        raise LakeError(_other_format(storage.location, found, format or ""))
-    return Lake(storage, found or format or "parquet", catalog)
+        return Lake(storage, format or "parquet", catalog)
+    if format not in (None, found.format):
+        raise LakeError(_other_format(storage.location, found.format, format or ""))
+    return Lake(storage, found.format, catalog)
 
 
 def is_lake(url: str) -> bool:
     """Whether there is a lake at a directory or URL."""
-    return _format_of(open_storage(url)) is not None
-
-
-def _settings(format: str) -> bytes:
-    return json.dumps({"polymux-lake": 1, "format": format}).encode()
-
-
-def _format_of(storage: Storage) -> str | None:
-    """The format of the lake in a storage; None if there is none."""
-    try:
-        settings = json.loads(storage.read_created(SETTINGS_NAME))
-        if settings["polymux-lake"] != 1 or settings["format"] not in FORMATS:
-            raise ValueError(settings)
-        return str(settings["format"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise LakeError(
-            f"{storage.location}: its {SETTINGS_NAME} is not known; a newer polymux may have "
-            "written this lake"
-        ) from None
+    return read_settings(open_storage(url)) is not None
 
 
 def _check_empty(storage: Storage) -> None:
-    others = set(storage.names("")) - {LOCK_NAME, LAKE_FOLDER}
+    others = [
+        name
+        for name in storage.names("")
+        # Beside the lock itself: what a run that was killed has left of making one.
+        if name not in (LOCK_NAME, LAKE_FOLDER) and not name.startswith(f"{LOCK_NAME}-")
+    ]
     if others:
         raise LakeError(
             f"{storage.location}: holds something other than a lake ({min(others)}); choose another"

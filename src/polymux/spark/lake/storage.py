@@ -115,6 +115,14 @@ class Storage(ABC):
     def arrow_path(self, name: str) -> str:
         """The path of a file on `arrow_filesystem`."""
 
+    @abstractmethod
+    def name_of(self, location: str) -> str | None:
+        """The name in the lake of the file at a location; None if it is not in the lake.
+
+        `location` is written like that of the lake: a path, or a URL without credentials and
+        escapes. Symbolic links and `..` in a path do not matter.
+        """
+
     @property
     @abstractmethod
     def arrow_filesystem(self) -> FileSystem:
@@ -137,7 +145,8 @@ def open_storage(url: str) -> Storage:
 
 class _LocalStorage(Storage):
     def __init__(self, path: str) -> None:
-        self.root = Path(path).absolute()
+        # One lake has one location: metadata names files by it, and other processes compare it.
+        self.root = Path(os.path.realpath(path))
         self.url = self.location = str(self.root)
 
     def read(self, name: str) -> bytes:
@@ -240,6 +249,12 @@ class _LocalStorage(Storage):
         private = folder.parent == self.root and folder.name in PRIVATE_TABLES
         folder.mkdir(PRIVATE_FOLDER if private else 0o777, exist_ok=True)
         sync_directory(str(folder))
+
+    def name_of(self, location: str) -> str | None:
+        if is_url(location):
+            return None
+        found = Path(os.path.realpath(location))
+        return found.relative_to(self.root).as_posix() if found.is_relative_to(self.root) else None
 
     def arrow_path(self, name: str) -> str:
         return str(self.root / name)
@@ -357,6 +372,10 @@ class _ObjectStorage(Storage):
             with self._system.open_output_stream(self.arrow_path(name)) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         file.unlink()
+
+    def name_of(self, location: str) -> str | None:
+        inside = f"{self.location}/"
+        return location.removeprefix(inside) if location.startswith(inside) else None
 
     def arrow_path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")

@@ -20,9 +20,14 @@ class TablesMovedOn(LakeError):
 
 
 class TableFormat(ABC):
-    """The tables of a lake in a format. `has_positions`: whether there are any."""
+    """The tables of a lake in a format. `has_positions`: whether there are any. `has_catalog`:
+    whether readers find them in a catalog."""
 
     has_positions = True
+    has_catalog = False
+
+    def check(self) -> None:  # noqa: B027  # a format without a catalog has nothing to check
+        """Raise LakeError if the tables of this lake could not be published."""
 
     @abstractmethod
     def bring_to(self, version: LakeVersion, former: LakeVersion | None) -> dict[str, str]:
