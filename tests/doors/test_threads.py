@@ -524,6 +524,34 @@ def test_a_buffer_that_cannot_be_filled_takes_nothing() -> None:
             assert received.receive(timeout=20) == b"data"
 
 
+def test_messages_are_not_read_as_bytes() -> None:
+    near, far = polymux.sync.pipe("omnistreams")
+    with near, far:
+        sender = near.open("name")
+        receiver = far.accept()
+        for message in (bytes(100), b"", b"last"):
+            sender.send(message)
+        for read in (lambda: receiver.recv_into(bytearray(10)), receiver.makefile):
+            with pytest.raises(polymux.Unsupported, match=r"pieces.*receive\(\)"):
+                read()
+        assert [receiver.receive(timeout=20) for _ in range(3)] == [bytes(100), b"", b"last"]
+
+
+def test_items_are_not_read_as_bytes(tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text("[default]\nitem = 4\nlast = 0\n")
+    near, far = polymux.sync.pipe(f"minmux:profile={tmp_path}/profile.toml")
+    with near, far:
+        receiver = far.receiver(1, window=4)
+        near.sender(1).send(b"abcdefgh", timeout=20)
+        for read in (lambda: receiver.recv_into(bytearray(2)), lambda: receiver.makefile("rb")):
+            with pytest.raises(polymux.Unsupported, match=r"pieces.*receive\(\)"):
+                read()
+        received = b""
+        while len(received) < 8:
+            received += receiver.receive(timeout=20)
+        assert received == b"abcdefgh"
+
+
 def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> None:
     runtime = ThreadRuntime("polymux without a thread")
     begun, never = runtime.create_future(), runtime.create_future()
