@@ -579,6 +579,47 @@ def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> 
     runtime.do(runtime.remove_user)  # closes its descriptors
 
 
+@pytest.mark.parametrize("may_lead", [True, False])
+def test_an_interruption_while_another_thread_works_leaves_the_session_in_order(
+    may_lead: bool,
+) -> None:
+    near, far = polymux.sync.pipe("mplex")
+    main = threading.get_ident()
+
+    def interrupt_twice() -> None:  # the second time while the main thread waits for its turn
+        for _ in range(2):
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.1)
+
+    with near, far:
+        stream = near.open("name")
+        theirs = far.accept()
+        working = threading.Timer(0.1, near.runtime.do, (interrupt_twice,))
+        working.start()
+        with pytest.raises(KeyboardInterrupt):
+            near.runtime.call(stream.live.receive(), 20, may_lead=may_lead)
+        working.join()
+        theirs.send(b"x")
+        assert stream.receive(timeout=20) == b"x"
+
+
+def test_a_call_that_is_interrupted_as_it_begins_to_wait_does_not_go_on() -> None:
+    near, far = polymux.sync.pipe("mplex")
+    with near, far:
+        stream = near.open("name")
+        theirs = far.accept()
+
+        async def receive() -> bytes:
+            near.runtime.call_soon(signal.raise_signal, signal.SIGINT)
+            data: bytes = await stream.live.receive()
+            return data
+
+        with pytest.raises(KeyboardInterrupt):
+            near.runtime.call(receive(), 20)
+        theirs.send(b"x")
+        assert stream.receive(timeout=20) == b"x"
+
+
 class Interrupted:
     """Awaits a verb, and cancels the call at its n-th suspension.
 

@@ -221,12 +221,12 @@ class ThreadRuntime(SteppingRuntime):
         may_lead: bool,
     ) -> bool:
         """Run a task until it is done. Return False if it was cancelled at the deadline."""
-        task.begin()
-        self._settle()
-        if task.done():
-            self._look_at_sockets()
-            return True
         try:
+            task.begin()
+            self._settle()
+            if task.done():
+                self._look_at_sockets()
+                return True
             self._wait(task, deadline, may_lead)
             in_time = task.done()
             if not in_time:
@@ -248,6 +248,24 @@ class ThreadRuntime(SteppingRuntime):
                 "signal handler, a finalizer or a log handler: make this call in another thread"
             )
         self._busy = True
+
+    def _take_lock_again(self) -> None:
+        """Take the lock after a wait without it, however often that is interrupted.
+
+        If it raises, KeyboardInterrupt or what a signal handler raises, the lock is held too.
+        """
+        interruption: BaseException | None = None
+        held = False
+        while not held:
+            try:
+                with self._lock:  # a call of `acquire` may be interrupted after it took the lock
+                    held = True
+                    self._lock.acquire()  # keeps it
+            except BaseException as problem:
+                interruption = problem
+        self._busy = True
+        if interruption is not None:
+            raise interruption
 
     # Connections, and the runtime's own thread
 
@@ -298,9 +316,8 @@ class ThreadRuntime(SteppingRuntime):
             self._lock.release()
             self._standby.wait(None if self._asleep else remaining)
         finally:
-            self._lock.acquire()
-            self._busy = True
-            self._asleep = False
+            self._take_lock_again()
+        self._asleep = False
 
     def _release_if_unused(self) -> None:
         """Close what the runtime holds, once the last connection has ended and no call waits."""
@@ -362,12 +379,13 @@ class ThreadRuntime(SteppingRuntime):
         if where is self._idle:
             self._pass_on()  # the runtime's own thread has to lead
         try:
-            self._busy = False
-            self._lock.release()
-            parking.wait(seconds)
+            try:
+                self._busy = False
+                self._lock.release()
+                parking.wait(seconds)
+            finally:
+                self._take_lock_again()
         finally:
-            self._lock.acquire()
-            self._busy = True
             if parking in where:
                 where.remove(parking)
 
@@ -418,16 +436,17 @@ class ThreadRuntime(SteppingRuntime):
                 until = now
             self._selecting_until = until
             try:
-                self._busy = False
-                self._lock.release()
-                if self._released:  # only handlers and timers are left to wait for
-                    events = []
-                    sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
-                else:
-                    events = self._selector.select(max(0.0, until - now))
+                try:
+                    self._busy = False
+                    self._lock.release()
+                    if self._released:  # only handlers and timers are left to wait for
+                        events = []
+                        sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
+                    else:
+                        events = self._selector.select(max(0.0, until - now))
+                finally:
+                    self._take_lock_again()
             finally:
-                self._lock.acquire()
-                self._busy = True
                 self._selecting_until = 0.0
             for key, mask in events:
                 self._dispatch(key.fd, mask)
