@@ -440,6 +440,34 @@ def test_a_call_within_a_call_that_does_not_wait_is_refused() -> None:
     assert "in another thread" in str(found[0])
 
 
+def test_handlers_of_cancelled_calls_count_until_they_return() -> None:
+    near, far = polymux.sync.pipe("streamux")
+    go_on = threading.Event()
+    running, most = 0, 0
+
+    def answer(call: polymux.sync.Call) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        request = call.read()
+        if request == b"wait":
+            go_on.wait(20)
+        running -= 1
+        call.reply(request)
+
+    with near, far:
+        serving = threading.Thread(target=far.serve_calls, args=(answer,), kwargs={"max_concurrent": 2})
+        serving.start()
+        for _ in range(6):
+            with pytest.raises(TimeoutError):
+                near.request(b"wait", timeout=0.05)
+        assert most == 2
+        go_on.set()
+        assert near.request(b"again", timeout=20) == b"again"
+    serving.join(20)
+    assert most == 2
+
+
 def test_requests_with_long_timeouts_leave_no_timers_behind() -> None:
     near, far = polymux.sync.pipe("streamux")
 
