@@ -59,7 +59,9 @@ def descriptors() -> int:
 
 
 def threads() -> int:
-    return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())
+    """How many there are, without those that event loops keep for later."""
+    kept = ("asyncio_", "Trio thread")
+    return sum(not thread.name.startswith(kept) for thread in threading.enumerate())
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -487,6 +489,37 @@ def test_addresses_that_do_not_answer_take_no_longer_than_the_timeout(
         with pytest.raises(polymux.Unreachable, match="no answer within"):
             door.connect(f"tcp://two.test:{port}", protocol="mplex", timeout=0.3)
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("door", [each for each in DOORS if each != "uvloop"], indirect=True)
+@pytest.mark.timeout(60)
+def test_a_name_that_is_looked_up_slowly_takes_no_longer_than_the_timeout(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, found = socket.getaddrinfo, threading.Event()
+
+    def slow(
+        host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        if host in ("slow.test", b"slow.test"):
+            if flags & socket.AI_NUMERICHOST:
+                raise socket.gaierror(socket.EAI_NONAME, "it is a name")
+            found.wait(20)
+            host = "127.0.0.1"
+        return look_up(host, port, family, type, proto, flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with door.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        url = f"tcp://slow.test:{server.port}"
+        began = time.monotonic()
+        try:
+            with pytest.raises(polymux.Unreachable, match="no answer within"):
+                door.connect(url, protocol="mplex", timeout=0.2)
+            assert time.monotonic() - began < 5
+        finally:
+            found.set()
+        with door.connect(url, protocol="mplex", timeout=20) as session:
+            session.open("name")
 
 
 class UnusableRecorder:

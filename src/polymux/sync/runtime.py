@@ -26,10 +26,11 @@ import threading
 from asyncio import CancelledError  # the exception only
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from polymux.live.stepping import SteppedTask
+from polymux.live.stepping import PlainFuture, SteppedTask
 from polymux.live.stepping_runtime import HeapTimer, SteppingRuntime
 
 T = TypeVar("T")
@@ -150,7 +151,49 @@ class ThreadRuntime(SteppingRuntime):
     async def getaddrinfo(
         self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
     ) -> list[Any]:
-        return socket.getaddrinfo(host, port, type=type, flags=flags)
+        numeric = flags | socket.AI_NUMERICHOST
+        try:
+            return socket.getaddrinfo(host, port, type=type, flags=numeric)
+        except socket.gaierror:  # a name: to look it up may take long
+            look_up = partial(socket.getaddrinfo, host, port, type=type, flags=flags)
+            return await self.in_thread(look_up, f"{self.name} lookup")
+
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        name: str,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> T:
+        """Call a function in a thread of its own, and wait for its end; raises what it raises.
+
+        If it is cancelled, the function goes on, and what it returns or raises is ignored.
+
+        Args:
+            function: What to call.
+            name: What the thread is called.
+            on_end: Called under the lock when the function has ended, or could not begin.
+        """
+        done: PlainFuture[T] = self.create_future()
+
+        def finish(settle: Callable[[], object]) -> None:
+            on_end()
+            if not done.done():
+                settle()
+
+        def run() -> None:
+            try:
+                result = function()
+            except BaseException as problem:
+                self.do(finish, partial(done.set_exception, problem))
+            else:
+                self.do(finish, partial(done.set_result, result))
+
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except BaseException:  # the system has no more threads
+            on_end()
+            raise
+        return await done
 
     # What callers use
 

@@ -1,8 +1,8 @@
 """Sessions that block: the verbs of `polymux.live`, each with `timeout=`."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -315,32 +315,8 @@ class HandlerThreads:
         """
         await self._wait_for_place()
         runtime = self._runtime
-        done = runtime.create_future()
-
-        def finish(problem: BaseException | None) -> None:
-            self._leave_place()
-            if done.done():
-                return
-            if problem is None:
-                done.set_result(None)
-            else:
-                done.set_exception(problem)
-
-        def run() -> None:
-            try:
-                function(argument)
-            except BaseException as problem:
-                runtime.do(finish, problem)
-            else:
-                runtime.do(finish, None)
-
-        thread = threading.Thread(target=run, name=f"{runtime.name} handler", daemon=True)
-        try:
-            thread.start()
-        except BaseException:  # the system has no more threads
-            self._leave_place()
-            raise
-        await done
+        name = f"{runtime.name} handler"
+        await runtime.in_thread(partial(function, argument), name, self._leave_place)
 
     async def _wait_for_place(self) -> None:
         if self._free >= 1:
