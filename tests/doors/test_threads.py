@@ -157,6 +157,34 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
         assert stream.receive(timeout=20) == b"x"
 
 
+def test_connections_of_a_server_whose_close_timed_out_are_aborted_in_time() -> None:
+    """The peer reads nothing, so that the WebSocket's close frame cannot be sent."""
+    before = descriptors()
+    stuck, ended = threading.Event(), threading.Event()
+
+    def handle(session: polymux.sync.Session) -> None:
+        stream = session.open("bulk")
+        try:
+            while True:
+                stream.send(bytes(200_000), timeout=0.2)
+        except TimeoutError:
+            stuck.set()
+        ended.wait(20)
+
+    server = polymux.sync.serve(handle, "ws://127.0.0.1:0", protocol="omnistreams")
+    limits = polymux.Limits(session_buffer_bytes=100_000)
+    session = polymux.sync.connect(server.url, protocol="omnistreams", limits=limits)
+    session.accept(window=10_000, timeout=20)
+    assert stuck.wait(20)
+    with pytest.raises(TimeoutError):
+        server.close(timeout=0.05)
+    until(lambda: descriptors() <= before + 4, 5.0)  # those of the client
+    ended.set()
+    session.abort()
+    until(lambda: not own_threads())
+    until(lambda: descriptors() <= before)
+
+
 def test_a_session_says_that_it_does_not_survive_a_fork_and_the_child_connects_anew() -> None:
     near, far = polymux.sync.pipe("mplex")
     with near, far:

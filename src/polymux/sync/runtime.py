@@ -90,6 +90,7 @@ class ThreadRuntime(SteppingRuntime):
         self._idle: list[Parking] = []  # of calls that leave the work to the runtime's own thread
         self._led_at = 0.0  # when a caller last led
         self._users = 0  # connections and servers
+        self._unused = False  # the last of them has ended
         self._thread: threading.Thread | None = None
         self._standby = threading.Event()  # wakes the runtime's own thread
         self._asleep = False  # that thread waits without a timeout, because a caller leads
@@ -136,6 +137,8 @@ class ThreadRuntime(SteppingRuntime):
             self._selector.modify(fd, events, tuple(both))
         else:
             self._selector.unregister(fd)
+            if self._unused:  # soon: another callback may be set at once
+                self.call_soon(self._close_if_unused)
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -313,7 +316,10 @@ class ThreadRuntime(SteppingRuntime):
     # Connections, and the runtime's own thread
 
     def add_user(self) -> None:
-        """A connection or a server begins: the thread runs until the last one has ended."""
+        """A connection or a server begins: the thread runs until the last one has ended.
+
+        Connections of a server that are aborted with it are closed first.
+        """
         self._users += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -322,7 +328,13 @@ class ThreadRuntime(SteppingRuntime):
     def remove_user(self) -> None:
         """A connection or a server has ended."""
         self._users -= 1
-        if not self._users:
+        self._unused = not self._users
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Let the thread end, unless a socket is still watched, such as one that is being closed."""
+        unwatched = self._released or len(self._selector.get_map()) == 1  # that of `_on_wake`
+        if self._unused and unwatched:
             self._closed = True
             self._interrupt_select()
             self._standby.set()
