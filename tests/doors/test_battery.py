@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,22 +19,7 @@ from tests.record.certificate_authority import Authority
 
 import polymux
 
-BYTE_STREAMS = ["mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2", "yamux"]
 PROFILE = "[default]\nitem = 1\nlast = 0\n"
-
-PEER = """
-import asyncio, polymux
-async def echo(stream):
-    async for chunk in stream:
-        await stream.send(chunk)
-async def main():
-    async with polymux.serve(
-        lambda session: session.serve_streams(echo), "tcp://127.0.0.1:0", protocol="mplex"
-    ) as server:
-        print(server.url, flush=True)
-        await asyncio.sleep(120)
-asyncio.run(main())
-"""
 
 
 @pytest.fixture(params=DOORS)
@@ -72,10 +54,6 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def name_for(protocol: str) -> tuple[str, ...]:
-    return () if protocol.startswith("yamux") else ("name",)
-
-
 def echo(session: Any) -> None:
     """Echo each stream, one after another."""
     for stream in session.incoming:
@@ -105,18 +83,6 @@ def joined(door: Door, protocol: str = "mplex", **options: Any) -> Iterator[tupl
         far.wait_closed()
 
 
-@pytest.mark.parametrize("protocol", BYTE_STREAMS)
-def test_a_stream_is_opened_half_closed_and_read_to_its_end(door: Door, protocol: str) -> None:
-    with connected(door, protocol) as session:
-        with session.open(*name_for(protocol)) as stream:
-            stream.send(b"hello, ")
-            stream.send(b"world")
-            stream.end()
-            assert stream.receive_all() == b"hello, world"
-            with pytest.raises(polymux.StreamEnded):
-                stream.send(b"more")
-
-
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams"])
 def test_a_stream_is_opened_with_a_weight(door: Door, protocol: str) -> None:
     with joined(door, protocol) as (near, far):
@@ -136,68 +102,6 @@ def test_lines_and_exact_sizes_are_read(door: Door) -> None:
         buffer = bytearray(10)
         assert buffer[: stream.recv_into(buffer)] == b"def"
         assert stream.recv_into(buffer) == 0
-
-
-def test_a_reset_is_an_error_for_both_and_not_for_other_streams(door: Door) -> None:
-    with joined(door) as (near, far):
-        mine, other = near.open("reset"), near.open("other")
-        theirs, beside = far.accept(), far.accept()
-        mine.send(b"x")
-        assert theirs.receive() == b"x"
-        mine.abort()
-        with pytest.raises(polymux.StreamAborted):
-            theirs.receive()
-        with pytest.raises(polymux.StreamAborted):
-            mine.send(b"y")
-        other.send(b"goes on")
-        assert beside.receive() == b"goes on"
-
-
-def test_a_killed_peer_ends_every_call(door: Door) -> None:
-    peer = subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True)
-    try:
-        assert peer.stdout is not None
-        session = door.connect(peer.stdout.readline().strip(), protocol="mplex")
-        stream = session.open("name")
-        stream.send(b"x")
-        assert stream.receive() == b"x"
-        timer = threading.Timer(0.1, os.kill, (peer.pid, signal.SIGKILL))
-        timer.start()
-        with pytest.raises(polymux.SessionClosed):
-            stream.receive()
-        session.wait_closed()
-        with pytest.raises(polymux.SessionClosed):
-            session.open("again")
-        timer.join()
-    finally:
-        peer.kill()
-        peer.wait()
-        assert peer.stdout is not None
-        peer.stdout.close()
-
-
-def test_a_slow_reader_holds_its_sender_up_and_gets_everything(door: Door) -> None:
-    with joined(door, "yamux") as (near, far):
-        mine = near.open()
-        mine.send(b"x")
-        theirs = far.accept()
-        sent = fill(mine)
-        assert 0 < sent < 16_000_000
-        mine.end()
-        got = 0
-        while chunk := theirs.receive(timeout=20):
-            got += len(chunk)
-        assert got == sent + 1
-
-
-def fill(stream: Any) -> int:
-    """Send until there is no more room. Return the number of bytes sent."""
-    sent = 0
-    with contextlib.suppress(TimeoutError):
-        while True:
-            stream.send(bytes(65536), timeout=0.2)
-            sent += 65536
-    return sent
 
 
 CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
@@ -234,18 +138,6 @@ def test_an_offer_that_times_out_is_withdrawn(door: Door) -> None:
         opening.start()
         assert far.accept("somebody", timeout=20).name == "somebody"
         opening.join()
-
-
-def test_a_thousand_streams_share_a_session(door: Door) -> None:
-    with connected(door) as session:
-        session.peer  # noqa: B018
-        for start in range(0, 1000, 250):
-            streams = [session.open(str(number)) for number in range(start, start + 250)]
-            for stream in streams:
-                stream.send(stream.name.encode())
-                stream.end()
-            for stream in streams:
-                assert stream.receive_all(timeout=30) == stream.name.encode()
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "unix", "tls", "wss", "ws"])

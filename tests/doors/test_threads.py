@@ -484,7 +484,9 @@ def test_handlers_of_cancelled_calls_count_until_they_return() -> None:
         call.reply(request)
 
     with near, far:
-        serving = threading.Thread(target=far.serve_calls, args=(answer,), kwargs={"max_concurrent": 2})
+        serving = threading.Thread(
+            target=far.serve_calls, args=(answer,), kwargs={"max_concurrent": 2}
+        )
         serving.start()
         for _ in range(6):
             with pytest.raises(TimeoutError):

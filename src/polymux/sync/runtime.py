@@ -332,7 +332,7 @@ class ThreadRuntime(SteppingRuntime):
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Let the thread end, unless a socket is still watched, such as one that is being closed."""
+        """Let the thread end, unless a socket is still watched: it may be being closed."""
         unwatched = self._released or len(self._selector.get_map()) == 1  # that of `_on_wake`
         if self._unused and unwatched:
             self._closed = True
