@@ -157,6 +157,56 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
         assert stream.receive(timeout=20) == b"x"
 
 
+OTHER_CALLS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "send": ("nerdbank", lambda near, stream: stream.send(b"x", timeout=0.0)),
+    "drain": ("nerdbank", lambda near, stream: stream.drain(timeout=0.0)),
+    "open": ("nerdbank", lambda near, stream: near.open("nobody accepts it", timeout=0.0)),
+    "ping": ("yamux", lambda near, stream: near.ping(timeout=0.0)),
+    "request": ("streamux", lambda near, stream: near.request(b"x", timeout=0.0001)),
+    "receive_control": ("omnistreams", lambda near, stream: near.receive_control(timeout=0.0)),
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_CALLS)
+def test_a_thousand_other_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
+    protocol, call = OTHER_CALLS[verb]
+    limits = polymux.Limits(receive_window=1000, open_reset_burst=10_000, empty_frame_burst=10_000)
+    near, far = polymux.sync.pipe(protocol, limits=limits)
+    with near, far:
+        stream = None
+        if protocol == "nerdbank":
+            stream = near.offer("name")
+            theirs = far.accept("name", timeout=20)
+            near.accepted(stream, timeout=20)
+            if verb != "open":
+                stream.send_nowait(bytes(1_000_000))
+        before, sockets = near.open_streams, descriptors()
+        for _ in range(1000):
+            with contextlib.suppress(TimeoutError):  # a ping may be answered at once
+                call(near, stream)
+        assert len(own_threads()) == 1
+        assert descriptors() <= sockets
+        assert near.open_streams == before
+        assert near.failure is far.failure is None
+        if stream is not None:
+            theirs.send(b"x")
+            assert stream.receive(timeout=20) == b"x"
+            stream.abort()
+
+
+def test_a_thousand_connections_that_time_out_leave_nothing_behind() -> None:
+    sockets = descriptors()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(2000)
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        for _ in range(1000):
+            with pytest.raises(polymux.Unreachable):
+                polymux.sync.connect(url, protocol="nerdbank:version=2", timeout=0.0005)
+        until(lambda: not own_threads())
+        until(lambda: descriptors() <= sockets + 1)
+
+
 def test_connections_of_a_server_whose_close_timed_out_are_aborted_in_time() -> None:
     """The peer reads nothing, so that the WebSocket's close frame cannot be sent."""
     before = descriptors()
