@@ -15,9 +15,16 @@ from bench.harness import Bound, Figure, Result
 from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
 
+from polymux.core.send_scheduler import QUANTUM_BYTES
+
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
 MIN_PART = 0.9  # of what its weight gives a stream
+MAX_PART = 1.1
 WEIGHTS = (1, 2, 4)
+HEAVY_STREAMS, HEAVY_WEIGHT = 100, 16
+LIGHT_PIECES = 60  # of one quantum each, sent on a stream of weight 1 beside these
+# Of the time between two of them: in a round, each stream sends a quantum times its weight.
+MAX_ROUNDS_BETWEEN = 2.0
 FAIRNESS_STREAMS = 10
 FAIRNESS_STREAM_BYTES = 3_000_000
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux", "yamux")
@@ -34,7 +41,8 @@ async def measure_all() -> list[Result]:
             async with OwnProtocol.connected(other, protocol) as ours:
                 lines.append(await fairness(ours))
                 if protocol == "mplex":  # it has no credit, which would limit the heavy ones
-                    lines.append(await weighted(ours))
+                    lines += await weighted(ours)
+                    lines += await light(ours)
         if not harness.CHOSEN_PROTOCOLS:
             lines += await footprint_lines(other)
     return lines
@@ -168,13 +176,13 @@ async def fairness(ours: OwnProtocol) -> Figure:
     return Figure(name, samples, "Jain", [Bound("demand", MIN_JAIN_INDEX)], higher_is_better=True)
 
 
-async def weighted(ours: OwnProtocol) -> Figure:
-    """The least that one of three bulk streams of weights 1, 2, 4 has of its part.
+async def weighted(ours: OwnProtocol) -> list[Figure]:
+    """The least and the most that one of three bulk streams of weights 1, 2, 4 has of its part.
 
     Each sends in proportion to its weight, so that all end together if they share as they should.
     """
     size = harness.EFFORT.scaled(2 * FAIRNESS_STREAM_BYTES, 65536)
-    samples = []
+    least, most = [], []
 
     async def one(start: float, weight: int) -> float:
         await pairs.push(ours.session, weight * size, 65536, weight)
@@ -183,9 +191,56 @@ async def weighted(ours: OwnProtocol) -> Figure:
     for _ in range(harness.EFFORT.rounds):
         start = time.perf_counter()
         rates = await asyncio.gather(*(one(start, weight) for weight in WEIGHTS))
-        samples.append(min(rates) / statistics.mean(rates))
-    name = f"{ours.protocol}, bulk streams of weights 1, 2, 4: least part"
-    return Figure(name, samples, "of it", [Bound("demand", MIN_PART)], higher_is_better=True)
+        least.append(min(rates) / statistics.mean(rates))
+        most.append(max(rates) / statistics.mean(rates))
+    name = f"{ours.protocol}, bulk streams of weights 1, 2, 4"
+    demands = [Bound("demand", MIN_PART)], [Bound("demand", MAX_PART)]
+    return [
+        Figure(f"{name}: least part", least, "of it", demands[0], higher_is_better=True),
+        Figure(f"{name}: most", most, "of it", demands[1]),
+    ]
+
+
+async def light(ours: OwnProtocol) -> list[Figure]:
+    """How long a bulk stream of weight 1 waits between two pieces beside a hundred of weight 16.
+
+    Its part is 1/1601 of the bytes: a piece of one quantum in each round of 1,601.
+    """
+    session = ours.session
+    piece = bytes(QUANTUM_BYTES)
+    round_bytes = (HEAVY_STREAMS * HEAVY_WEIGHT + 1) * QUANTUM_BYTES
+    seconds, rounds = [], []
+
+    async def send_on(stream: Any) -> None:
+        while True:
+            await stream.send(piece)
+
+    for _ in range(harness.EFFORT.rounds):
+        heavy = [await session.open("bulk", weight=HEAVY_WEIGHT) for _ in range(HEAVY_STREAMS)]
+        stream = await session.open("bulk")
+        begun = session.bytes_sent
+        sending = [asyncio.create_task(send_on(each)) for each in heavy]
+        while session.bytes_sent < begun + HEAVY_STREAMS * QUANTUM_BYTES:
+            await asyncio.sleep(0)
+        passed: list[tuple[float, int]] = []
+        for _ in range(harness.EFFORT.scaled(LIGHT_PIECES) + 1):
+            await stream.send(piece)
+            passed.append((time.perf_counter(), session.bytes_sent))
+        for task in sending:
+            task.cancel()
+        await asyncio.wait(sending)
+        for each in (*heavy, stream):
+            each.abort()
+        pairwise = list(itertools.pairwise(passed))
+        seconds.append(percentile([after[0] - before[0] for before, after in pairwise]))
+        rounds.append(
+            percentile([(after[1] - before[1]) / round_bytes for before, after in pairwise])
+        )
+    name = f"{ours.protocol}, weight 1 beside {HEAVY_STREAMS} of {HEAVY_WEIGHT}, between pieces p99"
+    return [
+        Figure(name, [1000 * each for each in seconds], "ms"),
+        Figure(f"{name}, bytes", rounds, "rounds", [Bound("demand", MAX_ROUNDS_BETWEEN)]),
+    ]
 
 
 def jain(rates: list[float]) -> float:

@@ -70,7 +70,8 @@ class AsyncHandle:
         def call(*arguments: Any, **options: Any) -> Any:
             # `request` has a timeout of its own.
             timeout = None if name == "request" else options.pop("timeout", None)
-            return self._door.run(lambda: found(*arguments, **options), timeout)
+            given = [each._live if isinstance(each, AsyncHandle) else each for each in arguments]
+            return self._door.run(lambda: found(*given, **options), timeout)
 
         return call
 

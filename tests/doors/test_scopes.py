@@ -414,7 +414,14 @@ async def test_a_request_that_is_cancelled_cancels_its_handler() -> None:
 
 # Cancelled at every suspension, and at every turn
 
+on_every_loop = pytest.mark.parametrize(
+    "anyio_backend",
+    ["asyncio", "trio", ("asyncio", {"use_uvloop": True})],
+    ids=["asyncio", "trio", "uvloop"],
+)
 
+
+@on_every_loop
 @pytest.mark.parametrize("protocol", BYTE_STREAMS)
 async def test_a_cancelled_open_leaves_no_stream(protocol: str) -> None:
     async for cut in everywhere():
@@ -437,6 +444,7 @@ async def test_a_cancelled_open_leaves_no_stream(protocol: str) -> None:
             await check_works(near, far)
 
 
+@on_every_loop
 @pytest.mark.parametrize("protocol", BYTE_STREAMS)
 async def test_a_cancelled_accept_loses_no_stream(protocol: str) -> None:
     async for cut in everywhere():
@@ -460,6 +468,7 @@ READS: dict[str, Callable[[Any], Awaitable[bytes]]] = {
 }
 
 
+@on_every_loop
 @pytest.mark.parametrize("verb", READS)
 async def test_a_cancelled_read_takes_nothing(verb: str) -> None:
     async for cut in everywhere():
@@ -483,6 +492,7 @@ async def test_a_cancelled_read_takes_nothing(verb: str) -> None:
                 assert taken + await theirs.receive_all() == b"abc\nd", cut
 
 
+@on_every_loop
 async def test_a_cancelled_send_sends_all_or_nothing() -> None:
     limits = polymux.Limits(receive_window=100_000)
     async for cut in everywhere():
@@ -501,6 +511,7 @@ async def test_a_cancelled_send_sends_all_or_nothing() -> None:
             assert len(received[0]) == sent + (1000 if returned else 0), cut
 
 
+@on_every_loop
 async def test_a_cancelled_close_aborts_the_session() -> None:
     async for cut in everywhere():
         async with leaving_nothing():
@@ -513,6 +524,7 @@ async def test_a_cancelled_close_aborts_the_session() -> None:
                     await far.wait_closed()
 
 
+@on_every_loop
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
 async def test_a_cancelled_connect_leaves_no_connection(scheme: str, tmp_path: Path) -> None:
     async def connect() -> None:
@@ -530,6 +542,7 @@ async def test_a_cancelled_connect_leaves_no_connection(scheme: str, tmp_path: P
                 await settled()
 
 
+@on_every_loop
 async def test_a_cancelled_serve_listens_no_more() -> None:
     async def serve() -> None:
         async with polymux.anyio.serve(echo, "tcp://127.0.0.1:0", protocol="mplex"):
@@ -540,6 +553,7 @@ async def test_a_cancelled_serve_listens_no_more() -> None:
             await cut(serve)
 
 
+@on_every_loop
 async def test_a_cancelled_ping_leaves_the_session_in_order() -> None:
     async for cut in everywhere():
         async with polymux.anyio.pipe("yamux") as (near, far):
@@ -549,6 +563,7 @@ async def test_a_cancelled_ping_leaves_the_session_in_order() -> None:
             await check_works(near, far)
 
 
+@on_every_loop
 async def test_a_cancelled_control_message_is_sent_whole_or_not_at_all() -> None:
     async for cut in everywhere():
         async with polymux.anyio.pipe("omnistreams") as (near, far):
@@ -559,6 +574,7 @@ async def test_a_cancelled_control_message_is_sent_whole_or_not_at_all() -> None
                 assert [await far.receive_control() for _ in expected] == expected
 
 
+@on_every_loop
 async def test_items_that_were_not_sent_are_not_received(tmp_path: Path) -> None:
     (tmp_path / "profile.toml").write_text(PROFILE)
     async for cut in everywhere():
@@ -611,6 +627,30 @@ async def test_a_thousand_cancelled_calls_leave_nothing(verb: str) -> None:
         assert near.open_streams == 1
         await theirs.send(b"x")
         assert await mine.receive() == b"x"
+
+
+OTHER_CALLS: dict[str, tuple[str, Callable[[Any], Awaitable[Any]]]] = {
+    "ping": ("yamux", lambda near: near.ping()),
+    "request": ("streamux", lambda near: near.request(b"never answered")),
+    "control": ("omnistreams", lambda near: near.control(b"said")),
+    "receive_control": ("omnistreams", lambda near: near.receive_control()),
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_CALLS)
+async def test_a_thousand_cancelled_calls_of_single_protocols_leave_nothing(verb: str) -> None:
+    protocol, call = OTHER_CALLS[verb]
+    limits = polymux.Limits(open_reset_burst=10_000, empty_frame_burst=10_000)
+    async with polymux.anyio.pipe(protocol, limits=limits) as (near, far):
+        await settled()
+        async with leaving_nothing():
+            for _ in range(1000):
+                with anyio.CancelScope() as scope:  # a ping may be answered before
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(cancel_soon, scope)
+                        await call(near)
+        assert near.open_streams == 0
+        assert near.failure is far.failure is None
 
 
 async def cancel_soon(scope: anyio.CancelScope) -> None:

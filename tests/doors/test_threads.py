@@ -175,6 +175,84 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
         assert stream.receive(timeout=20) == b"x"
 
 
+OTHER_CALLS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "send": ("nerdbank", lambda near, stream: stream.send(b"x", timeout=0.0)),
+    "drain": ("nerdbank", lambda near, stream: stream.drain(timeout=0.0)),
+    "open": ("nerdbank", lambda near, stream: near.open("nobody accepts it", timeout=0.0)),
+    "ping": ("yamux", lambda near, stream: near.ping(timeout=0.0)),
+    "request": ("streamux", lambda near, stream: near.request(b"x", timeout=0.0001)),
+    "receive_control": ("omnistreams", lambda near, stream: near.receive_control(timeout=0.0)),
+}
+
+
+@pytest.mark.parametrize("verb", OTHER_CALLS)
+def test_a_thousand_other_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
+    protocol, call = OTHER_CALLS[verb]
+    limits = polymux.Limits(receive_window=1000, open_reset_burst=10_000, empty_frame_burst=10_000)
+    near, far = polymux.sync.pipe(protocol, limits=limits)
+    with near, far:
+        stream = None
+        if protocol == "nerdbank":
+            stream = near.offer("name")
+            theirs = far.accept("name", timeout=20)
+            near.accepted(stream, timeout=20)
+            if verb != "open":
+                stream.send_nowait(bytes(1_000_000))
+        before, sockets = near.open_streams, descriptors()
+        for _ in range(1000):
+            with contextlib.suppress(TimeoutError):  # a ping may be answered at once
+                call(near, stream)
+        assert len(own_threads()) == 1
+        assert descriptors() <= sockets
+        assert near.open_streams == before
+        assert near.failure is far.failure is None
+        if stream is not None:
+            theirs.send(b"x")
+            assert stream.receive(timeout=20) == b"x"
+            stream.abort()
+
+
+def test_a_thousand_connections_that_time_out_leave_nothing_behind() -> None:
+    sockets = descriptors()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(2000)
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        for _ in range(1000):
+            with pytest.raises(polymux.Unreachable):
+                polymux.sync.connect(url, protocol="nerdbank:version=2", timeout=0.0005)
+        until(lambda: not own_threads())
+        until(lambda: descriptors() <= sockets + 1)
+
+
+def test_connections_of_a_server_whose_close_timed_out_are_aborted_in_time() -> None:
+    """The peer reads nothing, so that the WebSocket's close frame cannot be sent."""
+    before = descriptors()
+    stuck, ended = threading.Event(), threading.Event()
+
+    def handle(session: polymux.sync.Session) -> None:
+        stream = session.open("bulk")
+        try:
+            while True:
+                stream.send(bytes(200_000), timeout=0.2)
+        except TimeoutError:
+            stuck.set()
+        ended.wait(20)
+
+    server = polymux.sync.serve(handle, "ws://127.0.0.1:0", protocol="omnistreams")
+    limits = polymux.Limits(session_buffer_bytes=100_000)
+    session = polymux.sync.connect(server.url, protocol="omnistreams", limits=limits)
+    session.accept(window=10_000, timeout=20)
+    assert stuck.wait(20)
+    with pytest.raises(TimeoutError):
+        server.close(timeout=0.05)
+    until(lambda: descriptors() <= before + 4, 5.0)  # those of the client
+    ended.set()
+    session.abort()
+    until(lambda: not own_threads())
+    until(lambda: descriptors() <= before)
+
+
 def test_a_session_says_that_it_does_not_survive_a_fork_and_the_child_connects_anew() -> None:
     near, far = polymux.sync.pipe("mplex")
     with near, far:
@@ -458,6 +536,36 @@ def test_a_call_within_a_call_that_does_not_wait_is_refused() -> None:
     assert "in another thread" in str(found[0])
 
 
+def test_handlers_of_cancelled_calls_count_until_they_return() -> None:
+    near, far = polymux.sync.pipe("streamux")
+    go_on = threading.Event()
+    running, most = 0, 0
+
+    def answer(call: polymux.sync.Call) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        request = call.read()
+        if request == b"wait":
+            go_on.wait(20)
+        running -= 1
+        call.reply(request)
+
+    with near, far:
+        serving = threading.Thread(
+            target=far.serve_calls, args=(answer,), kwargs={"max_concurrent": 2}
+        )
+        serving.start()
+        for _ in range(6):
+            with pytest.raises(TimeoutError):
+                near.request(b"wait", timeout=0.05)
+        assert most == 2
+        go_on.set()
+        assert near.request(b"again", timeout=20) == b"again"
+    serving.join(20)
+    assert most == 2
+
+
 def test_requests_with_long_timeouts_leave_no_timers_behind() -> None:
     near, far = polymux.sync.pipe("streamux")
 
@@ -542,6 +650,34 @@ def test_a_buffer_that_cannot_be_filled_takes_nothing() -> None:
             assert received.receive(timeout=20) == b"data"
 
 
+def test_messages_are_not_read_as_bytes() -> None:
+    near, far = polymux.sync.pipe("omnistreams")
+    with near, far:
+        sender = near.open("name")
+        receiver = far.accept()
+        for message in (bytes(100), b"", b"last"):
+            sender.send(message)
+        for read in (lambda: receiver.recv_into(bytearray(10)), receiver.makefile):
+            with pytest.raises(polymux.Unsupported, match=r"pieces.*receive\(\)"):
+                read()
+        assert [receiver.receive(timeout=20) for _ in range(3)] == [bytes(100), b"", b"last"]
+
+
+def test_items_are_not_read_as_bytes(tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text("[default]\nitem = 4\nlast = 0\n")
+    near, far = polymux.sync.pipe(f"minmux:profile={tmp_path}/profile.toml")
+    with near, far:
+        receiver = far.receiver(1, window=4)
+        near.sender(1).send(b"abcdefgh", timeout=20)
+        for read in (lambda: receiver.recv_into(bytearray(2)), lambda: receiver.makefile("rb")):
+            with pytest.raises(polymux.Unsupported, match=r"pieces.*receive\(\)"):
+                read()
+        received = b""
+        while len(received) < 8:
+            received += receiver.receive(timeout=20)
+        assert received == b"abcdefgh"
+
+
 def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> None:
     runtime = ThreadRuntime("polymux without a thread")
     begun, never = runtime.create_future(), runtime.create_future()
@@ -567,6 +703,47 @@ def test_an_interruption_within_the_call_of_another_thread_reaches_its_own() -> 
     assert len(ended) == 1  # its call did not go on
     runtime.do(runtime.add_user)
     runtime.do(runtime.remove_user)  # closes its descriptors
+
+
+@pytest.mark.parametrize("may_lead", [True, False])
+def test_an_interruption_while_another_thread_works_leaves_the_session_in_order(
+    may_lead: bool,
+) -> None:
+    near, far = polymux.sync.pipe("mplex")
+    main = threading.get_ident()
+
+    def interrupt_twice() -> None:  # the second time while the main thread waits for its turn
+        for _ in range(2):
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.1)
+
+    with near, far:
+        stream = near.open("name")
+        theirs = far.accept()
+        working = threading.Timer(0.1, near.runtime.do, (interrupt_twice,))
+        working.start()
+        with pytest.raises(KeyboardInterrupt):
+            near.runtime.call(stream.live.receive(), 20, may_lead=may_lead)
+        working.join()
+        theirs.send(b"x")
+        assert stream.receive(timeout=20) == b"x"
+
+
+def test_a_call_that_is_interrupted_as_it_begins_to_wait_does_not_go_on() -> None:
+    near, far = polymux.sync.pipe("mplex")
+    with near, far:
+        stream = near.open("name")
+        theirs = far.accept()
+
+        async def receive() -> bytes:
+            near.runtime.call_soon(signal.raise_signal, signal.SIGINT)
+            data: bytes = await stream.live.receive()
+            return data
+
+        with pytest.raises(KeyboardInterrupt):
+            near.runtime.call(receive(), 20)
+        theirs.send(b"x")
+        assert stream.receive(timeout=20) == b"x"
 
 
 class Interrupted:

@@ -27,10 +27,11 @@ import threading
 from asyncio import CancelledError  # the exception only
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from polymux.live.stepping import SteppedTask
+from polymux.live.stepping import PlainFuture, SteppedTask
 from polymux.live.stepping_runtime import HeapTimer, SteppingRuntime
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class ThreadRuntime(SteppingRuntime):
         self._idle: list[Parking] = []  # of calls that leave the work to the runtime's own thread
         self._led_at = 0.0  # when a caller last led
         self._users = 0  # connections and servers
+        self._unused = False  # the last of them has ended
         self._thread: threading.Thread | None = None
         self._standby = threading.Event()  # wakes the runtime's own thread
         self._asleep = False  # that thread waits without a timeout, because a caller leads
@@ -136,6 +138,8 @@ class ThreadRuntime(SteppingRuntime):
             self._selector.modify(fd, events, tuple(both))
         else:
             self._selector.unregister(fd)
+            if self._unused:  # soon: another callback may be set at once
+                self.call_soon(self._close_if_unused)
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -151,7 +155,49 @@ class ThreadRuntime(SteppingRuntime):
     async def getaddrinfo(
         self, host: Any, port: Any, /, *, type: int = 0, flags: int = 0
     ) -> list[Any]:
-        return socket.getaddrinfo(host, port, type=type, flags=flags)
+        numeric = flags | socket.AI_NUMERICHOST
+        try:
+            return socket.getaddrinfo(host, port, type=type, flags=numeric)
+        except socket.gaierror:  # a name: to look it up may take long
+            look_up = partial(socket.getaddrinfo, host, port, type=type, flags=flags)
+            return await self.in_thread(look_up, f"{self.name} lookup")
+
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        name: str,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> T:
+        """Call a function in a thread of its own, and wait for its end; raises what it raises.
+
+        If it is cancelled, the function goes on, and what it returns or raises is ignored.
+
+        Args:
+            function: What to call.
+            name: What the thread is called.
+            on_end: Called under the lock when the function has ended, or could not begin.
+        """
+        done: PlainFuture[T] = self.create_future()
+
+        def finish(settle: Callable[[], object]) -> None:
+            on_end()
+            if not done.done():
+                settle()
+
+        def run() -> None:
+            try:
+                result = function()
+            except BaseException as problem:
+                self.do(finish, partial(done.set_exception, problem))
+            else:
+                self.do(finish, partial(done.set_result, result))
+
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except BaseException:  # the system has no more threads
+            on_end()
+            raise
+        return await done
 
     # What callers use
 
@@ -222,12 +268,12 @@ class ThreadRuntime(SteppingRuntime):
         may_lead: bool,
     ) -> bool:
         """Run a task until it is done. Return False if it was cancelled at the deadline."""
-        task.begin()
-        self._settle()
-        if task.done():
-            self._look_at_sockets()
-            return True
         try:
+            task.begin()
+            self._settle()
+            if task.done():
+                self._look_at_sockets()
+                return True
             self._wait(task, deadline, may_lead)
             in_time = task.done()
             if not in_time:
@@ -250,10 +296,31 @@ class ThreadRuntime(SteppingRuntime):
             )
         self._busy = True
 
+    def _take_lock_again(self) -> None:
+        """Take the lock after a wait without it, however often that is interrupted.
+
+        If it raises, KeyboardInterrupt or what a signal handler raises, the lock is held too.
+        """
+        interruption: BaseException | None = None
+        held = False
+        while not held:
+            try:
+                with self._lock:  # a call of `acquire` may be interrupted after it took the lock
+                    held = True
+                    self._lock.acquire()  # keeps it
+            except BaseException as problem:
+                interruption = problem
+        self._busy = True
+        if interruption is not None:
+            raise interruption
+
     # Connections, and the runtime's own thread
 
     def add_user(self) -> None:
-        """A connection or a server begins: the thread runs until the last one has ended."""
+        """A connection or a server begins: the thread runs until the last one has ended.
+
+        Connections of a server that are aborted with it are closed first.
+        """
         self._users += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -262,7 +329,13 @@ class ThreadRuntime(SteppingRuntime):
     def remove_user(self) -> None:
         """A connection or a server has ended."""
         self._users -= 1
-        if not self._users:
+        self._unused = not self._users
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Let the thread end, unless a socket is still watched: it may be being closed."""
+        unwatched = self._released or len(self._selector.get_map()) == 1  # that of `_on_wake`
+        if self._unused and unwatched:
             self._closed = True
             self._interrupt_select()
             self._standby.set()
@@ -299,9 +372,8 @@ class ThreadRuntime(SteppingRuntime):
             self._lock.release()
             self._standby.wait(None if self._asleep else remaining)
         finally:
-            self._lock.acquire()
-            self._busy = True
-            self._asleep = False
+            self._take_lock_again()
+        self._asleep = False
 
     def _release_if_unused(self) -> None:
         """Close what the runtime holds, once the last connection has ended and no call waits."""
@@ -363,12 +435,13 @@ class ThreadRuntime(SteppingRuntime):
         if where is self._idle:
             self._pass_on()  # the runtime's own thread has to lead
         try:
-            self._busy = False
-            self._lock.release()
-            parking.wait(seconds)
+            try:
+                self._busy = False
+                self._lock.release()
+                parking.wait(seconds)
+            finally:
+                self._take_lock_again()
         finally:
-            self._lock.acquire()
-            self._busy = True
             if parking in where:
                 where.remove(parking)
 
@@ -421,16 +494,17 @@ class ThreadRuntime(SteppingRuntime):
                 until = now
             self._selecting_until = until
             try:
-                self._busy = False
-                self._lock.release()
-                if self._released:  # only handlers and timers are left to wait for
-                    events = []
-                    sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
-                else:
-                    events = self._selector.select(max(0.0, until - now))
+                try:
+                    self._busy = False
+                    self._lock.release()
+                    if self._released:  # only handlers and timers are left to wait for
+                        events = []
+                        sleep(min(RELEASED_POLL_SECONDS, max(0.0, until - now)))
+                    else:
+                        events = self._selector.select(max(0.0, until - now))
+                finally:
+                    self._take_lock_again()
             finally:
-                self._lock.acquire()
-                self._busy = True
                 self._selecting_until = 0.0
             for key, mask in events:
                 self._dispatch(key.fd, mask)

@@ -10,7 +10,7 @@ from polymux.live.session import session as plain
 from polymux.live.transports.memory import pipe_maker
 from polymux.live.urls import parse_url
 from polymux.sync.runtime import ThreadRuntime
-from polymux.sync.sessions import Session, blocking_session, in_thread
+from polymux.sync.sessions import HandlerThreads, Session, blocking_session
 
 
 class Server(ServerHandle[Session]):
@@ -75,10 +75,11 @@ def serve(
         raise TypeError(f"the handler is a function, not {type(handler).__name__}")
 
     async def handle(session: plain.Session) -> None:
-        await in_thread(runtime, handler, blocking_session(runtime, session))
+        await threads.run(handler, blocking_session(runtime, session))
 
     start = server_starter(handle, url, protocol, **options, runtime=lambda: runtime)
     runtime = ThreadRuntime(f"polymux server {parse_url(url)}")
+    threads = HandlerThreads(runtime)
     runtime.do(runtime.add_user)
     try:
         live = runtime.call(start())

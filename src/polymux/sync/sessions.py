@@ -1,13 +1,16 @@
 """Sessions that block: the verbs of `polymux.live`, each with `timeout=`."""
 
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 from polymux.core.errors import SessionClosed
 from polymux.live import handles
 from polymux.live.protocols import minmux, nerdbank, omnistreams, streamux, yamux
 from polymux.live.session import session as plain
+from polymux.live.stepping import PlainFuture
 from polymux.live.streams import duplex
 from polymux.sync.runtime import ThreadRuntime
 from polymux.sync.streams import (
@@ -83,15 +86,18 @@ class Session(handles.SessionHandle):
 
         Args:
             handler: A function of one argument, the stream.
-            max_concurrent: Handlers, and so threads, that run at the same time.
+            max_concurrent: Handlers, and so threads, that run at the same time. The handler of a
+                call that the peer has cancelled counts until it returns.
             timeout: Seconds; None: until the session ends.
         """
         if not callable(handler):
             raise TypeError(f"the handler is a function, not {type(handler).__name__}")
         runtime = self.runtime
 
+        threads = HandlerThreads(runtime, max_concurrent)
+
         async def handle(stream: duplex.Stream) -> None:
-            await in_thread(runtime, handler, blocking_stream(runtime, stream))
+            await threads.run(handler, blocking_stream(runtime, stream))
 
         serving = self.live.serve_streams(handle, max_concurrent=max_concurrent)
         runtime.call(serving, timeout, may_lead=False)
@@ -288,28 +294,47 @@ def blocking_session(runtime: ThreadRuntime, live: plain.Session) -> Any:
     return SESSION_CLASSES[type(live)](runtime, live)
 
 
-async def in_thread(runtime: ThreadRuntime, function: Callable[[A], object], argument: A) -> None:
-    """Call a function in a thread of its own, and wait for its end; raises what it raises.
+class HandlerThreads:
+    """Runs each handler in a thread of its own, at most so many at a time.
 
-    If it is cancelled, the function goes on, and what it returns or raises is ignored.
+    Args:
+        runtime: Of the session or the server.
+        most: How many; further ones wait.
     """
-    done = runtime.create_future()
 
-    def finish(problem: BaseException | None) -> None:
-        if done.done():
+    def __init__(self, runtime: ThreadRuntime, most: float = inf) -> None:
+        self._runtime = runtime
+        self._free = most
+        self._waiting: deque[PlainFuture[None]] = deque()
+
+    async def run(self, function: Callable[[A], object], argument: A) -> None:
+        """Call a function in a thread, and wait for its end; raises what it raises.
+
+        If it is cancelled, the function goes on, and so counts until it returns; what it returns or
+        raises is ignored.
+        """
+        await self._wait_for_place()
+        runtime = self._runtime
+        name = f"{runtime.name} handler"
+        await runtime.in_thread(partial(function, argument), name, self._leave_place)
+
+    async def _wait_for_place(self) -> None:
+        if self._free >= 1:
+            self._free -= 1
             return
-        if problem is None:
-            done.set_result(None)
-        else:
-            done.set_exception(problem)
-
-    def run() -> None:
+        place = self._runtime.create_future()
+        self._waiting.append(place)
         try:
-            function(argument)
-        except BaseException as problem:
-            runtime.do(finish, problem)
-        else:
-            runtime.do(finish, None)
+            await place
+        except BaseException:
+            if place in self._waiting:
+                self._waiting.remove(place)
+            else:  # it was given to this call just now
+                self._leave_place()
+            raise
 
-    threading.Thread(target=run, name=f"{runtime.name} handler", daemon=True).start()
-    await done
+    def _leave_place(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._free += 1

@@ -1,8 +1,9 @@
 """Streams that block: the verbs of `polymux.live`, each with `timeout=`."""
 
 import io
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
+from polymux.core.errors import Unsupported
 from polymux.live import handles
 from polymux.live.streams import duplex, exchanges, items, messages
 from polymux.protocols.omnistreams.payloads import DEFAULT_CHUNK_SIZE
@@ -82,6 +83,7 @@ class Stream(handles.StreamHandle):
         Raises:
             TypeError: The buffer cannot be written. Nothing was taken.
             ValueError: `nbytes` is negative.
+            Unsupported: The stream has messages or items: use `receive`. Nothing was taken.
         """
         view = memoryview(buffer).cast("B")
         if view.readonly:
@@ -126,6 +128,7 @@ class Stream(handles.StreamHandle):
 
         Raises:
             ValueError: There is no such mode, or a text is not to be buffered.
+            Unsupported: The stream has messages or items from the peer: use `receive`.
         """
         if set(mode) - set("rwb") or not set(mode) & set("rw"):
             raise ValueError(f"a mode is r, w or rw, with b for bytes, not {mode!r}")
@@ -173,6 +176,24 @@ class StreamFile(io.RawIOBase):
         return len(copied)
 
 
+class PieceReceiver(Stream):
+    """A stream of messages or items from the peer: a buffer or a file would lose where they end."""
+
+    __slots__ = ()
+
+    def recv_into(
+        self, buffer: bytearray | memoryview, nbytes: int = 0, *, timeout: float | None = None
+    ) -> NoReturn:
+        """Not available: raises Unsupported. Use `receive`."""
+        raise Unsupported(f"{self} has pieces, and recv_into reads bytes: read it with receive()")
+
+    def makefile(self, *arguments: object, **options: object) -> NoReturn:
+        """Not available: raises Unsupported. Iterate over the stream, or use `receive`."""
+        raise Unsupported(
+            f"{self} has pieces, and a file reads bytes: iterate over it, or use receive()"
+        )
+
+
 class MessageSender(Stream, handles.MessageSenderHandle):
     """A stream of messages to the peer; see `polymux.MessageSender`."""
 
@@ -190,7 +211,7 @@ class MessageSender(Stream, handles.MessageSenderHandle):
         self.runtime.call(self.live.send_all(data, size), timeout)
 
 
-class MessageReceiver(Stream, handles.MessageHandle):
+class MessageReceiver(PieceReceiver, handles.MessageHandle):
     """A stream of messages from the peer; see `polymux.MessageReceiver`."""
 
     __slots__ = ()
@@ -223,7 +244,7 @@ class ItemSender(ItemStream, handles.ItemSenderHandle):
         self.runtime.call(self.live.last(data), timeout)
 
 
-class ItemReceiver(ItemStream, handles.ItemReceiverHandle):
+class ItemReceiver(ItemStream, PieceReceiver, handles.ItemReceiverHandle):
     """A stream of items from the peer; see `polymux.ItemReceiver`."""
 
     __slots__ = ()

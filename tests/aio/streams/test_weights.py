@@ -120,6 +120,43 @@ async def test_streams_opened_one_after_another_do_not_keep_a_bulk_stream_waitin
 
 
 @virtual
+async def test_streams_of_a_session_that_has_sent_much_begin_as_equals() -> None:
+    async with joined("mplex") as (near, far):
+        sent: Counter[Stream] = Counter()
+
+        async def read(stream: Stream) -> None:
+            async for _ in stream:
+                pass
+
+        async def send(stream: Stream) -> None:
+            while True:
+                await stream.send(bytes(16_384))
+                sent[stream] += 1
+
+        serving = asyncio.create_task(far.serve_streams(read))
+        earlier = [await near.open("earlier", weight=16) for _ in range(3)]
+        tasks = [asyncio.create_task(send(stream)) for stream in earlier]
+        while near.bytes_sent < 100_000_000:
+            await asyncio.sleep(0)
+        for stream in earlier:
+            stream.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert far.transport is not None
+        far.transport.pause_reading()  # the first ones fill their buffers
+        streams = [await near.open("equal", weight=16) for _ in range(100)]
+        tasks = [asyncio.create_task(send(stream)) for stream in streams]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        far.transport.resume_reading()
+        while min(sent[stream] for stream in streams) < 33:
+            await asyncio.sleep(0)
+        assert max(sent[stream] for stream in streams) < 3 * 33
+        for task in (*tasks, serving):
+            task.cancel()
+        await asyncio.gather(*tasks, serving, return_exceptions=True)
+
+
+@virtual
 async def test_both_sides_have_a_weight_of_their_own_for_a_stream() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)

@@ -77,13 +77,15 @@ class SendWaiters:
                 self._granted[stream] = None
         elif stream not in self._waiting:
             self._waiting.add(stream)
-            if buffers.room_time < self._time:
-                buffers.room_time = self._time
             self._push(stream)
 
     def _push(self, stream: StreamBase) -> None:
+        """Put a stream among those that are granted shares, with a time that is not too early."""
+        buffers = stream.buffers
+        if buffers.room_time < self._time:
+            buffers.room_time = self._time
         self._serial += 1
-        heappush(self._by_time, (stream.buffers.room_time, self._serial, stream))
+        heappush(self._by_time, (buffers.room_time, self._serial, stream))
 
     def wake(self) -> None:
         """Wake as many streams as there is room for."""
