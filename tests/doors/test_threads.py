@@ -669,7 +669,11 @@ def test_items_are_not_read_as_bytes(tmp_path: Path) -> None:
     with near, far:
         receiver = far.receiver(1, window=4)
         near.sender(1).send(b"abcdefgh", timeout=20)
-        for read in (lambda: receiver.recv_into(bytearray(2)), lambda: receiver.makefile("rb")):
+        reads: tuple[Callable[[], object], ...] = (
+            lambda: receiver.recv_into(bytearray(2)),
+            lambda: receiver.makefile("rb"),
+        )
+        for read in reads:
             with pytest.raises(polymux.Unsupported, match=r"pieces.*receive\(\)"):
                 read()
         received = b""
