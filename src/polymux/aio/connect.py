@@ -7,7 +7,6 @@ from typing import Any, Unpack, cast, overload
 from polymux.aio.runtime import AsyncioRuntime, current_runtime
 from polymux.aio.transports.process import start_process
 from polymux.aio.transports.stdio import open_stdio_session
-from polymux.aio.transports.websocket import TLS_HANDSHAKE_SECONDS, connect_websocket
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.token_exchange import SharedToken
 from polymux.live.connecting import ConnectOptions, named_failures, session_connector
@@ -22,13 +21,16 @@ from polymux.live.protocols.streamux import StreamuxSession
 from polymux.live.protocols.yamux import YamuxSession
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.live.session.session import Session
+from polymux.live.transport import ByteHandler
+from polymux.live.transports.opening import client_tls, first_handler, opened_session
 from polymux.live.transports.sockets import connect_unix
-from polymux.live.transports.token import DialerToken
 from polymux.live.urls import Address
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
 Connecting = Pending
+
+TLS_HANDSHAKE_SECONDS = 1e6  # the timeout of the whole attempt ends it first
 
 
 @overload
@@ -147,32 +149,27 @@ async def open_connection(
     """
     loop = runtime.loop
 
-    def first_protocol() -> Session | DialerToken[Session]:
-        return make() if token is None else DialerToken(address, token, make, runtime)
+    def make_first() -> ByteHandler:
+        return first_handler(runtime, address, make, token)
 
-    made: Session | DialerToken[Session]
+    first = cast(Any, make_first)  # what it makes has the methods of asyncio's protocols
     with named_failures(address):
+        if address.scheme == "exec":
+            return await start_process(address.command, make)
+        if address.scheme == "stdio":
+            return await open_stdio_session(make)
         if address.scheme == "unix":
-            _, made = await loop.create_unix_connection(
-                cast(Any, first_protocol),  # it has the methods of asyncio's protocols
-                sock=await connect_unix(runtime, address.path),
+            transport, made = await loop.create_unix_connection(
+                first, sock=await connect_unix(runtime, address.path)
             )
-        elif address.scheme == "exec":
-            made = await start_process(address.command, make)
-        elif address.scheme == "stdio":
-            made = await open_stdio_session(make)
-        elif address.scheme in ("tcp", "tls"):
-            context = None
-            if address.scheme == "tls":
-                context = tls if tls is not None else ssl.create_default_context()
-            _, made = await loop.create_connection(
-                cast(Any, first_protocol),
+        else:
+            context, name = client_tls(address, tls, server_hostname)
+            transport, made = await loop.create_connection(
+                first,
                 address.host,
                 address.port,
                 ssl=context,
-                server_hostname=(server_hostname or address.host) if context else None,
+                server_hostname=name,
                 ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
             )
-        else:
-            made = await connect_websocket(runtime, address, make, tls, server_hostname, token)
-        return await made.proved() if isinstance(made, DialerToken) else made
+        return await opened_session(transport, made)

@@ -12,16 +12,17 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from polymux.aio.connect import Unreachable
 from polymux.aio.runtime import current_runtime
-from polymux.aio.transports.websocket import connect_websocket
 from polymux.conform.connection import PeerConnection
 from polymux.core.errors import PolymuxError
 from polymux.live.errors import describe_os_error
 from polymux.live.listener import bind_tcp_sockets, bind_unix_socket, inode_of
 from polymux.live.session.session import Session
+from polymux.live.transports.opening import client_tls, first_handler, opened_session
 from polymux.live.transports.websocket import WEBSOCKET_SCHEMES, HttpUpgrade
 from polymux.live.urls import BadUrl, parse_url
 
@@ -94,15 +95,14 @@ class Dialer:
         address = self.address
         if address.scheme == "unix":
             return (await loop.create_unix_connection(make, address.path))[1]
-        if address.scheme in WEBSOCKET_SCHEMES:
-            # cast: only the methods of asyncio.Protocol are used
-            session = cast("Callable[[], Session]", make)
-            runtime = current_runtime()
-            link = await connect_websocket(runtime, address, session, self.tls, None, None)
-            return cast(PeerConnection, link)
-        secure = address.scheme == "tls"
-        context = (self.tls or ssl.create_default_context()) if secure else None
-        return (await loop.create_connection(make, address.host, address.port, ssl=context))[1]
+        # cast: only the methods of asyncio.Protocol are used
+        session = cast("Callable[[], Session]", make)
+        first: Any = partial(first_handler, current_runtime(), address, session, None)
+        context, name = client_tls(address, self.tls, None)
+        transport, made = await loop.create_connection(
+            first, address.host, address.port, ssl=context, server_hostname=name
+        )
+        return cast(PeerConnection, await opened_session(transport, made))
 
 
 class Acceptor:

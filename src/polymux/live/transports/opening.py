@@ -1,18 +1,20 @@
-"""Opening the connection of a session over a plain socket: TLS, the token, the WebSocket upgrade.
+"""Opening the connection of a session: TLS, the token, the WebSocket upgrade, in this order.
 
-For doors without transports of their own; `connecting` has the rules around it.
+`open_connection` does it over a plain socket, for doors without transports of their own.
+`connecting` has the rules around it.
 """
 
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from polymux.core.errors import Unsupported
 from polymux.core.token_exchange import SharedToken
 from polymux.live.connecting import named_failures
+from polymux.live.runtime import Runtime
 from polymux.live.session.session import Session
-from polymux.live.transport import ByteHandler
+from polymux.live.transport import ByteHandler, Transport
 from polymux.live.transports.sockets import (
     SocketRuntime,
     SocketTransport,
@@ -47,30 +49,51 @@ async def open_connection(
         )
     with named_failures(address):
         sock = await connected_socket(runtime, address)
-        if address.scheme in SECURE_SCHEMES:
-            context = tls if tls is not None else ssl.create_default_context()
-            name = server_hostname or address.host
+        context, name = client_tls(address, tls, server_hostname)
+        if context is not None:
             sock = await begin_tls(runtime, sock, context, server_hostname=name)
-
-        def after_token() -> ByteHandler:
-            if address.scheme in WEBSOCKET_SCHEMES:
-                return ClientUpgrade(address, make, runtime)
-            return make()
-
-        first = (
-            after_token() if token is None else DialerToken(address, token, after_token, runtime)
-        )
+        first = first_handler(runtime, address, make, token)
         transport = SocketTransport(runtime, sock, first)
         try:
             transport.start()
-            following = await first.proved() if isinstance(first, DialerToken) else first
-            if isinstance(following, ClientUpgrade):
-                following = await following.done
         except BaseException:
             transport.abort()
             raise
-    assert isinstance(following, Session)  # what `make` returned
-    return following
+        return await opened_session(transport, first)
+
+
+def client_tls(
+    address: Address, tls: ssl.SSLContext | None, server_hostname: str | None
+) -> tuple[ssl.SSLContext | None, str | None]:
+    """The context for an address and the name to verify, by default the host's; None: no TLS."""
+    if address.scheme not in SECURE_SCHEMES:
+        return None, None
+    return tls if tls is not None else ssl.create_default_context(), server_hostname or address.host
+
+
+def first_handler(
+    runtime: Runtime, address: Address, make: Callable[[], Session], token: SharedToken | None
+) -> ByteHandler:
+    """Return what handles a new connection first: the token, then the upgrade, then the session."""
+
+    def after_token() -> ByteHandler:
+        if address.scheme in WEBSOCKET_SCHEMES:
+            return ClientUpgrade(address, make, runtime)
+        return make()
+
+    return after_token() if token is None else DialerToken(address, token, after_token, runtime)
+
+
+async def opened_session(transport: Transport, first: ByteHandler) -> Session:
+    """Go through what comes before the session, and return it. If that fails, abort."""
+    try:
+        following = await first.proved() if isinstance(first, DialerToken) else first
+        if isinstance(following, ClientUpgrade):
+            following = await following.done
+    except BaseException:
+        transport.abort()
+        raise
+    return cast(Session, following)  # what `make` returned
 
 
 async def connected_socket(runtime: SocketRuntime, address: Address) -> socket.socket:
