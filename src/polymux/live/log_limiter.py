@@ -1,4 +1,4 @@
-"""`LogLimiter`: warnings that a peer can cause as often as it likes, logged once in a while."""
+"""Warnings that a peer can cause as often as it likes: `LogLimiter` and `LevelLimiter`."""
 
 import logging
 import time
@@ -30,3 +30,17 @@ class LogLimiter:
         left_out = self._left_out.pop(kind, 0)
         more = f" ({left_out} more since the last such line)" if left_out else ""
         self._logger.warning("%s%s", text, more)
+
+
+class LevelLimiter:
+    """Says at which level to log what each peer can cause: as a warning once in a while."""
+
+    def __init__(self) -> None:
+        self._warned_at = -WARNING_INTERVAL_SECONDS
+
+    def level(self, now: float) -> int:
+        """WARNING if none was logged within `WARNING_INTERVAL_SECONDS` before `now`, else INFO."""
+        if now - self._warned_at < WARNING_INTERVAL_SECONDS:
+            return logging.INFO
+        self._warned_at = now
+        return logging.WARNING

@@ -19,6 +19,7 @@ from polymux.live.errors import Unreachable, describe_os_error, only_polymux_err
 from polymux.live.factory import session_factory, set_peer_name
 from polymux.live.hooks import LimitMeter, RecorderFactory, SessionMeter
 from polymux.live.listener import Inherited, Listener, ListenerLoop, open_listener
+from polymux.live.log_limiter import LevelLimiter
 from polymux.live.peer_identity import AllowedPeers, warn_if_open_to_all
 from polymux.live.runtime import Runtime, Task, resolve, wait_done
 from polymux.live.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
@@ -41,8 +42,6 @@ log = logging.getLogger("polymux.aio")
 SessionHandler = Callable[[Any], Awaitable[None]]
 OpenStdio = Callable[[Callable[[], Session]], Awaitable[Session]]
 SECURE_SCHEMES = ("tls", "wss")
-# Between two warnings about peers that broke the protocol before their handler ran.
-WARNING_INTERVAL_SECONDS = 60.0
 HANDLER_GRACE_SECONDS = 1.0  # for handlers to return once their sessions are closed
 
 
@@ -83,7 +82,7 @@ class Server:
         self.upgrade_listener: UpgradeListener | None = None  # of a WebSocket server
         self.token_listener: TokenListener | None = None  # of a server that asks for a token
         self._closing = False
-        self._warned_at = self._warned_of_refusal_at = -WARNING_INTERVAL_SECONDS
+        self._refused, self._unhandled = LevelLimiter(), LevelLimiter()  # clients, sessions
         self.closed: Any = runtime.create_future()
 
     def __str__(self) -> str:
@@ -180,26 +179,18 @@ class Server:
             self.closed.set_result(None)
 
     def _log_refused(self, session: Session, refusal: str) -> None:
-        """Log a refused client, as a warning once in WARNING_INTERVAL_SECONDS."""
-        now = session.runtime.time()
-        level = logging.INFO
-        if now - self._warned_of_refusal_at >= WARNING_INTERVAL_SECONDS:
-            self._warned_of_refusal_at = now
-            level = logging.WARNING
+        """Log a refused client, as a warning once in a while."""
+        level = self._refused.level(session.runtime.time())
         log.log(level, "%s refused: %s", session.peer, refusal)
 
     def _log_unhandled(self, session: Session, problem: PeerViolation) -> None:
         """Log that a peer broke the protocol before the handler ran, perhaps because it speaks
         another protocol or version.
 
-        It is a warning once in WARNING_INTERVAL_SECONDS, so that peers cannot flood the log, and
-        otherwise at level info.
+        It is a warning once in a while, so that peers cannot flood the log, and otherwise at level
+        info.
         """
-        now = session.runtime.time()
-        level = logging.INFO
-        if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
-            self._warned_at = now
-            level = logging.WARNING
+        level = self._unhandled.level(session.runtime.time())
         log.log(level, "%s ended before it was handled: %s", session, problem)
 
     async def run_session(self, session: Session) -> None:

@@ -1,16 +1,11 @@
 """Runs a handler task for every Streamux call; the task is cancelled with the call."""
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from polymux.core.errors import PolymuxError
-from polymux.live.errors import only_polymux_errors
 from polymux.live.session.stream_tasks import StreamTaskRunner
 from polymux.live.streams.duplex import Stream
 from polymux.live.streams.exchanges import Call
-
-log = logging.getLogger("polymux.aio")
 
 CallHandler = Callable[[Call], Awaitable[None]]
 
@@ -53,28 +48,12 @@ class CallTaskRunner(StreamTaskRunner):
         call.task = self._tasks.get(call)  # None if an eager task has done all already
         return True
 
-    async def _run_handler(self, stream: Stream) -> None:
-        call = cast(Call, stream)
-        if call not in self._tasks:  # eager tasks: see the base class
-            await call.session.runtime.checkpoint()
-        try:
-            try:
-                if call.usable:
-                    await self._handler(call)
-            except BaseException:
-                call.drop("its handler failed")
-                raise
-            await call.close()
-        except PolymuxError as problem:
-            log.debug("%s: %s", call.session, problem)
-        except Exception as problem:
-            if only_polymux_errors(problem):
-                log.debug("%s: %s", call.session, problem)
-            else:
-                log.exception("%s: the handler of %s failed", call.session, call)
-        finally:
-            call.task = None
-            self._on_handler_done(call)
+    def _on_failed(self, stream: Stream) -> None:
+        cast(Call, stream).drop("its handler failed")
+
+    def _on_handler_done(self, stream: Stream) -> None:
+        cast(Call, stream).task = None
+        super()._on_handler_done(stream)
 
     def _on_unstarted(self, stream: Stream) -> None:
         cast(Call, stream).task = None

@@ -163,18 +163,22 @@ class StreamTaskRunner(SessionComponent[ServedSession]):
                     self.session.on_stream_claimed(stream)
                     await self._handler(stream)
             except BaseException:
-                stream.abort()
+                self._on_failed(stream)
                 raise
             await stream.close()
         except PolymuxError as problem:
-            log.debug("%s: %s", stream, problem)
+            log.debug("%s: %s: %s", stream.session, stream, problem)
         except Exception as problem:
             if only_polymux_errors(problem):
-                log.debug("%s: %s", stream, problem)
+                log.debug("%s: %s: %s", stream.session, stream, problem)
             else:
-                log.exception("the handler of %s failed", stream)
+                log.exception("%s: the handler of %s failed", stream.session, stream)
         finally:
             self._on_handler_done(stream)
+
+    def _on_failed(self, stream: Stream) -> None:
+        """The handler of a stream has raised or was cancelled."""
+        stream.abort()
 
     def _on_handler_done(self, stream: Stream) -> None:
         """Start the next queued stream, and create idle tasks if there are none."""

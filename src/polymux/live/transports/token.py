@@ -20,6 +20,7 @@ from polymux.core.token_exchange import (
 from polymux.live.connection_gate import Place
 from polymux.live.errors import Unreachable, describe_os_error
 from polymux.live.hooks import SessionMeter
+from polymux.live.log_limiter import LevelLimiter
 from polymux.live.peer_identity import is_local
 from polymux.live.runtime import Future, Runtime, Timer
 from polymux.live.session.socket_options import peer_name
@@ -32,7 +33,6 @@ P = TypeVar("P", bound=ByteHandler)
 
 SECURE_SCHEMES = ("tls", "wss", "unix")
 LINGER_SECONDS = 1.0  # for a refused peer to read the refusal
-WARNING_INTERVAL_SECONDS = 60.0  # between two warnings; refusals in between are logged as info
 
 
 def check_token(token: object, address: Address) -> SharedToken | None:
@@ -191,19 +191,14 @@ class TokenListener:
         self.runtime = runtime
         self.meter = meter
         self.pending: set[AcceptorToken] = set()
-        self._warned_at = -WARNING_INTERVAL_SECONDS
+        self._refused = LevelLimiter()
 
     def __call__(self, place: Place) -> "AcceptorToken":
         return AcceptorToken(self, place)
 
     def log_refused(self, peer: str, reason: str) -> None:
-        """Log a refused client, as a warning once in WARNING_INTERVAL_SECONDS."""
-        now = self.runtime.time()
-        level = logging.INFO
-        if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
-            self._warned_at = now
-            level = logging.WARNING
-        log.log(level, "%s refused: %s", peer, reason)
+        """Log a refused client, as a warning once in a while."""
+        log.log(self._refused.level(self.runtime.time()), "%s refused: %s", peer, reason)
         if self.meter is not None:
             self.meter.refused(peer, reason)
 
