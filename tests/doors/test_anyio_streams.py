@@ -322,11 +322,17 @@ def test_an_interrupted_call_on_trio_leaves_the_session_in_order() -> None:
     async def main() -> None:
         async with polymux.anyio.pipe("mplex") as (near, far):
             mine, theirs = await opened(near, far)
-            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                await mine.receive()
-            timer.join()
+            interrupting = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+
+            async def interrupt_when_all_wait() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                trio.lowlevel.current_trio_token().run_sync_soon(interrupting.start)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(interrupt_when_all_wait)
+                with pytest.raises(KeyboardInterrupt):
+                    await mine.receive()
+            interrupting.join()
             await theirs.send(b"x")
             assert await mine.receive() == b"x"
 
