@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
@@ -182,7 +183,8 @@ async def test_a_blocked_recorder_closes_the_descriptors_of_connections_that_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room(monkeypatch)
-    upstream = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    accepted: list[asyncio.StreamWriter] = []
+    upstream = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     target = f"tcp://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
     with PcapngWriter(str(tmp_path / "talk.pcapng"), sync="none", on_full="block") as sink:
         async with RecordingProxy("tcp://127.0.0.1:0", target, sink, on_full="block") as proxy:
@@ -213,4 +215,8 @@ async def test_a_blocked_recorder_closes_the_descriptors_of_connections_that_are
             await until(lambda: proxy.stats.bytes_dialer == forwarded + 4)
             late.close()
     upstream.close()
+    for writer in accepted:
+        writer.close()
+        with contextlib.suppress(OSError):  # reset by a peer that was lost
+            await writer.wait_closed()
     print("D15 recorder: 44 lost peers, a new one was served")

@@ -112,7 +112,8 @@ async def test_keepalive_probes_run_on_both_connections(tmp_path: Path) -> None:
             for row in rows
         )
 
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with PcapngWriter(str(tmp_path / "x.pcapng"), sync="none") as sink:
         async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as proxy:
@@ -121,6 +122,9 @@ async def test_keepalive_probes_run_on_both_connections(tmp_path: Path) -> None:
             assert not probed(2, proxy.address.port), "the dialer has none"
             writer.close()
     server.close()
+    for writer in accepted:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_half_close_passes_through_the_proxy(tmp_path: Path) -> None:
