@@ -50,7 +50,8 @@ class ReceiveQueue(EventSink):
         # Streams whose content was discarded since the endpoint last took this list:
         self.discarded_streams: list[StreamState] = []
         self.unread_bytes: i64 = 0  # of all streams
-        self.unread_parts: i64 = 0  # of all streams
+        # Memory of what is unread: its bytes, and `PART_BYTES` for each part.
+        self.held_bytes: i64 = 0
         self.held_threshold: i64 = 0  # with more held than this, the session has to act
         self.window_bytes: i64 = 0  # of the windows that the peer has on open streams
         self.discarded_bytes: i64 = 0  # received, and never to be read
@@ -68,9 +69,9 @@ class ReceiveQueue(EventSink):
         self.head: FrameHeader | None = None  # of the current frame
 
     @property
-    def held_bytes(self) -> i64:
-        """Memory of what is unread: its bytes, and `PART_BYTES` for each part."""
-        return self.unread_bytes + self.unread_parts * PART_BYTES
+    def unread_parts(self) -> i64:
+        """The parts of what is unread, of all streams."""
+        return (self.held_bytes - self.unread_bytes) // PART_BYTES
 
     def opened(self, sender: i64, stream: StreamState) -> None:
         if stream.buffers is None:
@@ -136,7 +137,7 @@ class ReceiveQueue(EventSink):
         self.unread_bytes += size
         if size > 0:  # an empty message costs nothing
             buffers.unread_parts += 1
-            self.unread_parts += 1
+            self.held_bytes += size + PART_BYTES
         if not buffers.marked_readable:
             buffers.marked_readable = True
             self.readable_streams.append(stream)
@@ -242,7 +243,7 @@ class ReceiveQueue(EventSink):
         if buffers.unread_bytes > 0:  # else it is not counted: the stream is over
             change: i64 = len(parts) - buffers.unread_parts
             buffers.unread_parts += change
-            self.unread_parts += change
+            self.held_bytes += change * PART_BYTES
 
     def count_taken(self, buffers: StreamBuffers, size: i64, parts: i64) -> None:
         """Count bytes and parts that were removed from `received` of a stream."""
@@ -250,14 +251,14 @@ class ReceiveQueue(EventSink):
             buffers.unread_bytes -= size
             buffers.unread_parts -= parts
             self.unread_bytes -= size
-            self.unread_parts -= parts
+            self.held_bytes -= size + parts * PART_BYTES
 
     def count_returned(self, buffers: StreamBuffers, size: i64, parts: i64) -> None:
         """Count bytes and parts that were returned to `received` of a stream."""
         buffers.unread_bytes += size
         buffers.unread_parts += parts
         self.unread_bytes += size
-        self.unread_parts += parts
+        self.held_bytes += size + parts * PART_BYTES
 
     def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
         """Remove and return all unread parts of a stream; the caller owns the list."""
@@ -265,7 +266,7 @@ class ReceiveQueue(EventSink):
         if not buffers.discarding:
             buffers.received = []
             self.unread_bytes -= buffers.unread_bytes
-            self.unread_parts -= buffers.unread_parts
+            self.held_bytes -= buffers.unread_bytes + buffers.unread_parts * PART_BYTES
             buffers.unread_bytes = 0
             buffers.unread_parts = 0
         return parts
@@ -275,7 +276,7 @@ class ReceiveQueue(EventSink):
         size = buffers.unread_bytes
         if buffers.discarding:
             return 0
-        self.unread_parts -= buffers.unread_parts
+        self.held_bytes -= buffers.unread_bytes + buffers.unread_parts * PART_BYTES
         buffers.received = []
         buffers.unread_bytes = 0
         buffers.unread_parts = 0

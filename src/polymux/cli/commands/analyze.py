@@ -150,14 +150,13 @@ def analyze(
     from polymux.spark.runtime.session import spark_session
 
     port_map, sensors = parse_selection(ports, filters, sensor, sensor_from)
-    settings = parse_spark_conf(confs)
-    if remote and context.get_parameter_source("master") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--remote and --master: give one of them")
+    check_one_driver(context, remote)
     AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     read_keys(key_files)
     choice = lake_choice(
         append, reprocess, lake_format, by_sensor, carry_days, catalog, exchange, forget
     )
+    settings = parse_spark_conf(confs)
     start = partial(spark_session, master, remote=remote, memory=memory, conf=settings)
 
     def run_analysis(
@@ -194,9 +193,18 @@ def analyze(
         with started(start) as (spark, on_stage):
             mention_report(captures, size, with_report)
             done = run_analysis(spark, captures, on_stage)
-    page = write_html_report(done.out) if with_report else ""
-    print_summary(done, page)
+    print_summary(done, write_html_report(done.out) if with_report else "")
     context.exit(exit_code(done, fail_on))
+
+
+def check_one_driver(context: click.Context, remote: str) -> None:
+    """Check that no master is named beside a server of Spark Connect.
+
+    Raises:
+        click.UsageError: Both are.
+    """
+    if remote and context.get_parameter_source("master") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--remote and --master: give one of them")
 
 
 def exit_code(done: Analysis, fail_on: str | None) -> int:
