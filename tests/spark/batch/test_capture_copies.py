@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from polymux.spark.batch import capture_copies
-from polymux.spark.batch.capture_copies import COPY_SUFFIX, CaptureCopy, room_to_leave
+from polymux.spark.batch.capture_copies import COPY_SUFFIX, CaptureCopy
+from polymux.spark.batch.index_stage import room_to_leave
 
 Usage = namedtuple("Usage", ["total", "used", "free"])  # as `shutil.disk_usage` returns it
 DISK = 1_000_000

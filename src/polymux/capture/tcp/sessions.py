@@ -504,8 +504,10 @@ def _sessions_by_lane(
     """The sessions of files that can hold the same connections, by lane; mostly there is one."""
     files = _GroupFiles(rows)
     order = files.arranged(spool)
-    lanes = lanes_of(order) if order.mixed else []
-    orders = [files.arranged(spool, lanes, number) for number in lane_numbers(lanes)] or [order]
+    orders = [order]
+    if order.mixed:
+        lanes = lanes_of(order)
+        orders = [files.arranged(spool, lanes, number) for number in lane_numbers(lanes)] or orders
     readers = [open_reader(file) for file in files.names]
     checked = limits or CaptureLimits()
     listening = frozenset(ports)

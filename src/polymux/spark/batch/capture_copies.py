@@ -7,7 +7,8 @@ references, and the analyze tasks map that copy. A capture is so read from its s
 the number of tasks.
 
 References and tables are written to the same disk, and a run fails without room for them, but not
-without copies. So copies leave half of what was free when the run began (`room_to_leave`).
+without copies. So copies leave half of what was free when the run began
+(`index_stage.room_to_leave`).
 """
 
 from __future__ import annotations
@@ -20,15 +21,6 @@ from pathlib import Path
 
 COPY_SUFFIX = ".copy"
 MIN_FREE_BYTES = 256 << 20  # of the disk of the copies; it is never filled further than that
-
-
-def room_to_leave(folder: str) -> int:
-    """Return how many bytes of the disk of `folder` copies must leave free: half of what is now.
-
-    Called by the driver as the index begins. All copies of the run share the other half, with the
-    references that are written meanwhile.
-    """
-    return max(MIN_FREE_BYTES, shutil.disk_usage(folder).free // 2)
 
 
 class CaptureCopy:

@@ -8,6 +8,7 @@ much work each group of flows is, a summary of each file range, and the TLS secr
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -41,7 +42,7 @@ from polymux.capture.packets.file_summary import UNREADABLE
 from polymux.capture.packets.flows import FlowName, flow_name
 from polymux.core.errors import CaptureError, CaptureUnavailable
 from polymux.core.urls import without_credentials
-from polymux.spark.batch.capture_copies import CaptureCopy, room_to_leave
+from polymux.spark.batch.capture_copies import MIN_FREE_BYTES, CaptureCopy
 from polymux.spark.batch.reference_shuffle import (
     INDEX_FOLDER,
     MAX_REPORTED_BUCKETS,
@@ -210,6 +211,15 @@ def run_index_stage(
         for packed in run_stage(spark, run_task, tasks, staging):
             totals.add(IndexResult.unpack(packed))
     return totals
+
+
+def room_to_leave(folder: str) -> int:
+    """Return how many bytes of the disk of `folder` copies must leave free: half of what is now.
+
+    Called by the driver as the index begins. All copies of the run share the other half, with the
+    references that are written meanwhile.
+    """
+    return max(MIN_FREE_BYTES, shutil.disk_usage(folder).free // 2)
 
 
 def index_task(
