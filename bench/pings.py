@@ -132,11 +132,7 @@ class Pings:
     def median(self, name: str, busy: bool, rank: str) -> Times | None:
         """The median of all rounds: the best round would not show a tail."""
         rounds = self.rounds.get((name, busy, rank))
-        if rounds is None:
-            return None
-        times = Times()
-        times.add(rounds.median("wall"), rounds.median("cpu"))
-        return times
+        return None if rounds is None else rounds.only_median()
 
     def lines(self, protocol: str) -> list[Line]:
         found = []
