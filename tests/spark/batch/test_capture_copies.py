@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polymux.spark.batch import capture_copies
+from polymux.spark.batch import index_stage
 from polymux.spark.batch.capture_copies import COPY_SUFFIX, CaptureCopy
 from polymux.spark.batch.index_stage import room_to_leave
 
@@ -25,7 +25,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return Usage(DISK, used, DISK - used)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    monkeypatch.setattr(capture_copies, "MIN_FREE_BYTES", 1000)
+    monkeypatch.setattr(index_stage, "MIN_FREE_BYTES", 1000)
     return tmp_path
 
 

@@ -18,7 +18,7 @@ from polymux.capture import CaptureLimits, index_file
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.sources import LostInput
 from polymux.core.errors import CaptureUnavailable
-from polymux.spark.batch import capture_copies
+from polymux.spark.batch import index_stage
 from polymux.spark.batch.analyze_stage import (
     StageResult,
     plan_analyze_tasks,
@@ -108,7 +108,7 @@ def test_captures_are_read_whatever_signs_their_names_have(
 def test_without_room_for_copies_the_captures_are_read_again(
     store: ObjectStore, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_copies, "MIN_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(index_stage, "MIN_FREE_BYTES", 1 << 62)
     totals, done, _ = run([store.url("day")], tmp_path / "t", 60_000)
     assert done.packets == totals.packets
     assert done.sessions == 8
