@@ -43,6 +43,10 @@ def moved(row):
         if 2 <= row.done < row.total - 8:
             open(flag, "w").close()  # the test kills a worker now
 
+def place(_):
+    time.sleep(1)  # so that both workers have a task
+    return os.getcwd()
+
 stage = [""]
 with spark_session(master, conf=json.loads(conf)) as spark:
     options = dict(content=True, max_partition_bytes=size)
@@ -50,21 +54,37 @@ with spark_session(master, conf=json.loads(conf)) as spark:
     told["conserved"] = done.conserved
     told["sessions"] = done.total.sessions
     told["cores"] = spark.sparkContext.defaultParallelism
+    # A file that one of the workers sees: each has a working directory of its own. It is one of
+    # more files than are looked for before the work begins.
+    os.mkdir("many")
+    for number in range(21):
+        shutil.copy(small, f"many/{number:02}.pcapng")
+    many = os.path.abspath("many")
+    folders = sorted(set(spark.sparkContext.parallelize(range(2), 2).map(place).collect()))
+    told["folders"] = len(folders)
+    for folder in (".", folders[0]):
+        shutil.copy(capture, os.path.join(folder, "half.pcapng"))
+    half, told["half"] = out + "-half", []
+    told["before half"] = analyze(spark, [many], half, **options).total.sessions
+    for _ in range(3):
+        try:
+            done = analyze(spark, [many, "/proc/self/cwd/half.pcapng"], half, **options)
+            found = done.total.sessions
+        except CaptureUnavailable as lost:
+            found = str(lost)
+        told["half"].append([found, spark.read.parquet(half + "/sessions").count()])
+    os.remove("half.pcapng")
     with progress(spark, moved, interval=0.02):
         done = analyze(spark, [capture], out + "-killed", **options, on_stage=stage.append)
     told["sessions again"] = done.total.sessions
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     told["executors"] = executors
     told["session goes on"] = spark.range(3).count()
-    # A file that the driver sees and no worker does: each has a working directory of its own. It is
-    # one of more files than are looked for before the work begins.
-    os.mkdir("many")
-    for number in range(21):
-        shutil.copy(small, f"many/{number:02}.pcapng")
+    # A file that the driver sees and no worker does.
     shutil.copy(small, "z-unseen.pcapng")
     try:
         unseen = "/proc/self/cwd/z-unseen.pcapng"
-        analyze(spark, [os.path.abspath("many"), unseen], out, content=True)
+        analyze(spark, [many, unseen], out, content=True)
     except CaptureUnavailable as lost:
         told["lost"] = str(lost)
     shutil.rmtree("many")
@@ -141,6 +161,19 @@ def test_a_worker_killed_during_the_walk_changes_no_row_and_doubles_none(
     assert digest_tables(out) == digest_tables(capture.parent / "tables")
     assert not [path.name for path in out.rglob("*") if path.name.startswith(".")]
     assert told["session goes on"] == 3
+
+
+def test_a_file_that_one_of_two_workers_sees_is_read_by_it_or_named(told: Any) -> None:
+    """Spark tries a task again, but not always on the other worker."""
+    assert told["folders"] == 2
+    published = told["before half"]
+    for found, rows in told["half"]:
+        if isinstance(found, int):
+            published = found
+            assert found == told["before half"] + 40
+        else:
+            assert "half.pcapng: cannot be opened: No such file" in found
+        assert rows == published, "the tables are the old ones or the new ones"
 
 
 def test_a_file_that_no_worker_sees_fails_the_run_which_names_it(told: Any, capture: Path) -> None:
