@@ -17,7 +17,7 @@ from polymux.capture.io.paths import WILDCARDS, is_glob
 from polymux.core.errors import CaptureUnavailable
 
 _ANY_DEPTH = "**"
-# The name leads to no file, whoever looks. Other errors say nothing about what is there.
+# The name leads to no file, on any machine. Other errors say nothing about what is there.
 _NOT_THERE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 
 
