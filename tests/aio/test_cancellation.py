@@ -83,7 +83,7 @@ async def test_a_cancelled_open_withdraws_its_offer() -> None:
             near, far = channels(*sessions)
             near.loop.call_later(3, near.abort, "enough")
             try:
-                finished, _ = await cut(near.open("nobody accepts it"))
+                finished, _ = await cut(near.open("never accepted"))
             except polymux.SessionClosed:
                 cut.finished = True
                 continue

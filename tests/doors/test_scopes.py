@@ -604,7 +604,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Awaitable[Any]]] = {
     "send": lambda near, far, stream: stream.send(PIECE * 16),
     "drain": lambda near, far, stream: stream.drain(),
     "accept": lambda near, far, stream: near.accept(),
-    "open": lambda near, far, stream: near.open("nobody accepts it"),
+    "open": lambda near, far, stream: near.open("never accepted"),
     "serve_streams": lambda near, far, stream: near.serve_streams(echo),
     "wait_closed": lambda near, far, stream: near.wait_closed(),
 }

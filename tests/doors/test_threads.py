@@ -178,7 +178,7 @@ def test_a_thousand_calls_that_time_out_leave_nothing_behind(verb: str) -> None:
 OTHER_CALLS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
     "send": ("nerdbank", lambda near, stream: stream.send(b"x", timeout=0.0)),
     "drain": ("nerdbank", lambda near, stream: stream.drain(timeout=0.0)),
-    "open": ("nerdbank", lambda near, stream: near.open("nobody accepts it", timeout=0.0)),
+    "open": ("nerdbank", lambda near, stream: near.open("never accepted", timeout=0.0)),
     "ping": ("yamux", lambda near, stream: near.ping(timeout=0.0)),
     "request": ("streamux", lambda near, stream: near.request(b"x", timeout=0.0001)),
     "receive_control": ("omnistreams", lambda near, stream: near.receive_control(timeout=0.0)),
